@@ -1,15 +1,18 @@
-"""Sections of the page, of results that are written by hand."""
+"""Sections of the page, of results that are written by hand, and its parts."""
 
 import os
+import sys
+import xml.etree.ElementTree as ElementTree
 
 import numpy as np
 import pytest
 
 from support import tiny_hlo, tiny_kernels
-from support.tiny_runs import run_info
+from support.tiny_runs import Page, run_info
 from tpu_graphs_ext.data.kernel import Kernel, Partition
 from tpu_graphs_ext.engine import results, scoring
 from tpu_graphs_ext.engine import task as tasks
+from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import features
 from tpu_graphs_ext.report import (
   compare,
@@ -75,12 +78,16 @@ def test_worst_and_best_kernels_of_each_group():
   assert section['unit'] == 'elements'
   first, second, _ = section['kernels']
   assert first['title'] == 'net_3: worst of Model1 (90.0 %)'
-  assert 'opcodes: 1 ' in first['text']
-  assert 'Each mark is a tile' in first['figures'][0].said
+  assert 'opcodes: 1 ' in first['text'] and len(second['figures']) == 2
   # The last configuration is tried first.
   assert cells(first['tiles'], 'configuration')[1] == 19
   assert cells(first['tiles'], 'place that Model1 predicts')[1] == 1
-  assert len(second['figures']) == 2
+  # Kernels that nothing can rank, and those of few tiles, are not the best.
+  rows = results.table([
+      result('a', 5.0, rankable=False), result('b', 1.0),
+      result('c', 0.0, configs=3), result('d', 0.2)])
+  assert kernels.ends(rows, 1) == ([1], [3])
+  assert kernels.ends(rows, 9) == ([1, 3, 2], [])
 
 
 def test_counts_of_an_elementwise_kernel():
@@ -105,15 +112,7 @@ def test_counts_of_an_elementwise_kernel():
     assert 'inf' not in str(list(kernels.count_rows(odd, [0])))
 
 
-def test_kernels_that_nothing_can_rank_are_not_shown():
-  rows = results.table([
-      result('a', 5.0, rankable=False), result('b', 1.0),
-      result('c', 0.0, configs=3), result('d', 0.2)])
-  assert kernels.ends(rows, 1) == ([1], [3])
-  assert kernels.ends(rows, 9) == ([1, 3, 2], [])
-
-
-def test_means_by_program_and_what_they_are_held_against():
+def test_means_by_program_and_distribution():
   found = comparison([0.0, 0.5, 0.2, 0.7])
   table = compare.by(found, 'program', LOOKS)['tables'][0]
   # net0 has kernels 0 and 2, net1 the others; default 10 %, random 200 %.
@@ -121,15 +120,11 @@ def test_means_by_program_and_what_they_are_held_against():
   assert (kernels_of, *map(number, means)) == ('2', 10, 10, 200)
   assert number(cells(table, 'all kernels')[1]) == 35
   assert compare.by(found, 'kind', LOOKS) == {}  # There is one kind.
-
-
-def test_distribution_over_kernels():
-  found = comparison([0.0, 0.04, 0.2, 1.0] * 3)
-  # Median (4 + 20) / 2.
+  # Median (20 + 50) / 2; 90 % at 50 + .7 * 20.
   measure = found.measures[0]
   assert compare.distribution(
       found.values(measure), measure, LOOKS).said.startswith(
-          'Model0: median 12.00 %, 90 % within 100.0 %, worst 100.0 %; default '
+          'Model0: median 35.00 %, 90 % within 64.0 %, worst 70.0 %; default '
           'tile: median 10.00 %')
 
 
@@ -142,24 +137,25 @@ def test_paired_differences():
   assert number(cells(table, f'Model0 {minus} default tile')[0]) == 10
 
 
-@pytest.mark.parametrize('of_runs, title, certainty', [
-    # Both are behind the default tile, which has 10 % everywhere.
-    ([[.2, .3, .4], [.3, .4, .5]],
-     'Model0 wins: 10.0 percentage points less slowdown at top-1 than Model1. '
-     'The default tile is 20.0 points ahead of Model0',
-     '95 % interval of the difference: 10.0 to 10.0. Model0 minus the default '
-     'tile: 20.0 [10.0\u00a0to\u00a030.0] points. Groups of a single run'),
-    ([[0, 0, .1], [0, .1, 0]],
-     'No clear winner: Model0 has 0.00 percentage points less slowdown at '
-     'top-1 than Model1', 'It includes 0, so this may be chance. Model0 minus '
-     f'the default tile: {page.MINUS}6.67'),
-    ([[.3, .3]], 'The default tile wins: 20.0 percentage points less slowdown '
-     'at top-1 than Model0', 'Groups of a single run'),
-    ([[.05]], 'No clear winner: Model0 has 5.00 percentage points less '
-     'slowdown at top-1 than the default tile', 'too few problems')])
-def test_the_headline(of_runs, title, certainty):
-  found = compare.headline(comparison(*of_runs))
-  assert found[0] == title and certainty in found[1]
+def test_the_headline():
+  # Both are behind the default tile, which has 10 % everywhere.
+  title, certainty = compare.headline(
+      comparison([.2, .3, .4], [.3, .4, .5]))
+  assert title == (
+      'Model0 wins: 10.0 percentage points less slowdown at top-1 than Model1. '
+      'The default tile is 20.0 points ahead of Model0')
+  assert certainty.startswith(
+      '95 % interval of the difference: 10.0 to 10.0. Model0 minus the default '
+      'tile: 20.0 [10.0\u00a0to\u00a030.0] points. Groups of a single run')
+  for runs_of, title, certainty in (
+      ([[0, 0, .1], [0, .1, 0]], 'No clear winner: Model0 has 0.00 percentage '
+       'points less slowdown at top-1 than Model1', 'It includes 0, so this'),
+      ([[.3, .3]], 'The default tile wins: 20.0 percentage points less',
+       'Groups of a single run'),
+      ([[.05]], 'No clear winner: Model0 has 5.00 percentage points less '
+       'slowdown at top-1 than the default tile', 'too few problems')):
+    found = compare.headline(comparison(*runs_of))
+    assert found[0].startswith(title) and certainty in found[1]
 
 
 def test_tables_of_runs(monkeypatch):
@@ -176,3 +172,46 @@ def test_tables_of_runs(monkeypatch):
   assert [row[2] for row in found['runs'].frame.values] == ['1', '2', '3']
   assert cells(found['flags'], 'learning_rate') == ['same', '0.01']
   assert 'nan' not in str(found)
+
+
+# ------------------------------------------------------------------- the page
+
+
+def test_bars_have_full_names_and_equal_ones_give_equal_figures():
+  look = page.look_of(0, 'MyModel, learning_rate=0.01')
+  blocks = [('one', [(look, 1.0, 0.5, 2.0)]),
+            ('', [(look, 3.0, np.nan, np.nan)])]
+  svg = page.forest(blocks, 'in % (log scale)', True)
+  assert ElementTree.fromstring(svg).tag.endswith('svg')
+  for text in ('>one<', '>MyModel,<', '>learning_rate=0.01<', '(log scale)'):
+    assert text in svg, text
+
+
+def test_without_its_packages_there_is_one_clear_error(monkeypatch):
+  monkeypatch.setitem(sys.modules, 'jinja2', None)
+  with pytest.raises(UserError, match=r'pip install -e \"\.\[report\]\"'):
+    page.require_packages()
+
+
+def test_numbers_as_text():
+  nan = float('nan')
+  assert [page.number(value) for value in (-1.234, -0.001, 12.34, 265.14)] == [
+      page.MINUS + '1.23', '0.00', '12.3', '265']
+  assert page.number(nan) == page.number(None) == page.NOTHING
+  assert page.spread(1.0, nan) == '1.00'
+  assert page.spread(1.0, 0.25) == '1.00 ± 0.25'
+  assert page.interval(1.5, 1.0, 2.0) == '1.50 [1.00\u00a0to\u00a02.00]'
+  assert page.interval(1.5, nan, nan) == '1.50'
+
+
+def test_text_of_files_is_escaped():
+  svg = page.svg(lambda _, axes: axes.plot([1, 2, 3], [1, 3, 2]))
+  evil = page.table('<i>', ('a&b',), [('<script>',)])
+  content = page.render(
+      comparison=None, task='tile', problems=['<u>'],
+      kernels=None, trained='', curves=[page.Figure('A & "B"', 'said', svg)],
+      groups=evil, runs=evil, flags=evil)
+  read = Page(content)
+  assert not read.unclosed and read.counts['img'] == 1
+  assert not {'script', 'i', 'b', 'u'} & set(read.counts)
+  assert '<script>' in read.text and '<u>' in read.text

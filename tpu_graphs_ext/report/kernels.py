@@ -13,10 +13,10 @@ from tpu_graphs_ext.analytic.explain import in_bytes
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel, bounds_of
 from tpu_graphs_ext.engine.scoring import Scores
-from tpu_graphs_ext.report import charts, page
-from tpu_graphs_ext.report.charts import Look
+from tpu_graphs_ext.report import page
 from tpu_graphs_ext.report.compare import Looks
 from tpu_graphs_ext.report.measure import Comparison
+from tpu_graphs_ext.report.page import Look
 from tpu_graphs_ext.tasks import feature_stats
 
 # Name in `tile_counts.counts` -> name on the page. Models with tile geometry
@@ -124,14 +124,14 @@ def _scatter(kernel: Kernel, look: Look, scores: Scores, best: int,
               rasterized=True)  # Thousands of marks are large as vectors.
     for place, text, mark in ((1, 'chosen', 's'), (best_place, 'best', 'o')):
       axes.plot(place, by_place[place - 1], mark, ms=10, mfc='none',
-                mec=charts.INK, mew=1.4, label=text, clip_on=False)
-    charts.log_scale(axes, 'y', 0, float(by_place.max()))
+                mec=page.INK, mew=1.4, label=text, clip_on=False)
+    page.log_scale(axes, 'y', 0, float(by_place.max()))
     axes.set_xscale('log')
     axes.xaxis.set_major_formatter('{x:,.0f}')
     axes.set(xlabel='predicted place; 1 is tried first (log scale)',
              ylabel='% over the best (log scale\nabove 1 %)')
     axes.grid(True)
-    charts.legend_below(figure, axes)
+    page.legend_below(figure, axes)
 
   return page.Figure(
       f'Measured time by the place that {look.name} predicts for '
@@ -139,7 +139,7 @@ def _scatter(kernel: Kernel, look: Look, scores: Scores, best: int,
       f'Each mark is a tile. The one tried first is {by_place[0]:.1f} % '
       f'slower than the best one, which has place {best_place} of '
       f"{len(by_place)}. Kendall's tau is {page.number(tau)}.",
-      charts.svg(draw))
+      page.svg(draw))
 
 
 def _tiles_table(kernel: Kernel, scores: Mapping[str, Scores], best: int,

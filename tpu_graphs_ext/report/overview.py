@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from tpu_graphs_ext.engine import task as tasks
-from tpu_graphs_ext.report import charts, page
+from tpu_graphs_ext.report import page
 from tpu_graphs_ext.report.compare import Looks
 from tpu_graphs_ext.report.measure import Comparison, measures_of
 from tpu_graphs_ext.report.runs import Group, shown
@@ -148,10 +148,10 @@ def _curves(title: str, label: str, looks: Looks,
     axes.grid(True)
     axes.xaxis.set_major_locator(ticker.MaxNLocator(
         integer=True, nbins=6, min_n_ticks=1))
-    charts.legend_below(figure, axes)
+    page.legend_below(figure, axes)
 
   said = '; '.join(
       f'{name}: {mean.iloc[0]:.4g} at first, {mean.iloc[-1]:.4g} at epoch '
       f'{len(mean)}, {mean.max() if label == "OPA" else mean.min():.4g} at '
       'best' for *_, name, mean in means)
-  return page.Figure(title, said, charts.svg(draw, 2.5 + 0.16 * len(lines)))
+  return page.Figure(title, said, page.svg(draw, 2.5 + 0.16 * len(lines)))

@@ -1,17 +1,24 @@
-"""The page: its tables and figures, how it writes numbers, and its template."""
+"""The page: its template, tables and figures, and how it writes numbers.
+
+Figures are as wide as a phone, so that letters are never below 11 pixels.
+"""
 
 from __future__ import annotations
 
 import base64
+import io
 import math
 import os
 import re
-from collections.abc import Iterable
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Optional
 
+import numpy as np
 import pandas as pd
 
 from tpu_graphs_ext import __version__
+from tpu_graphs_ext.errors import UserError, how_to_install
 
 NOTHING = '\u2013'  # Stands where there is no number.
 MINUS, TIMES = '\u2212', '\u00d7'
@@ -36,6 +43,17 @@ def table(caption: str, columns: Iterable[str],
           rows: Iterable[Iterable[Any]]) -> Table:
   """A table by rows."""
   return Table(caption, pd.DataFrame(rows, columns=list(columns)))
+
+
+def require_packages() -> None:
+  """Raises UserError if a package that draws is missing."""
+  try:
+    import jinja2  # noqa: F401
+    import matplotlib  # noqa: F401
+  except ImportError as error:
+    raise UserError(
+        f'report draws with packages that are not installed ({error}); '
+        f'{how_to_install("report")}') from error
 
 
 def render(**content: Any) -> str:
@@ -81,3 +99,123 @@ def interval(mean: float, low: float, high: float, digits: int = 2) -> str:
   text = number(mean, digits)
   return text if math.isnan(low) else (
       f'{text} [{number(low, digits)}\u00a0to\u00a0{number(high, digits)}]')
+
+
+# -------------------------------------------------------------------- figures
+
+WIDTH = 3.7  # Inches of 96 pixels: 355 pixels.
+_LINE = 0.165  # Inches of a line of `forest`.
+INK, SOFT, LINE = '#1b1f24', '#57606a', '#c9d0d8'
+# Okabe and Ito's colours, which colour-blind readers can distinguish, darkened
+# to a contrast of at least 3 to 1. Marks differ as well.
+RUNS = ('#0072b2', '#c24e00', '#007a5a', '#a3457f', '#7a6000', '#3f4a9e')
+_MARKS = 'osD^vPX*<>h'
+_STYLE = {
+    'svg.fonttype': 'none', 'svg.hashsalt': 'report', 'font.size': 8.5,
+    'font.family': 'DejaVu Sans', 'text.color': INK, 'axes.labelcolor': INK,
+    'axes.edgecolor': LINE, 'xtick.color': INK, 'ytick.color': INK,
+    'axes.titlesize': 9, 'axes.labelsize': 8.5, 'legend.fontsize': 8.5,
+    'axes.facecolor': 'none', 'axes.spines.top': False,
+    'axes.spines.right': False, 'grid.color': LINE, 'grid.linewidth': 0.6,
+    'axes.axisbelow': True, 'legend.frameon': False}
+
+
+class Look(NamedTuple):
+  """The name of a series, and its colour, mark and line in matplotlib."""
+  name: str
+  colour: str = SOFT
+  mark: str = 'x'
+  line: str = ':'
+
+
+def look_of(number: int, name: str) -> Look:
+  """The look of the group of runs with that number, from 0."""
+  return Look(name, RUNS[number % len(RUNS)], _MARKS[number % len(_MARKS)], '-')
+
+
+def svg(draw: Callable, height: float = 2.6) -> str:
+  """An SVG document, `height` in inches.
+
+  `draw` is called with matplotlib's figure and its only axes.
+  """
+  # Not pyplot: its backend is the notebook's.
+  import matplotlib
+  from matplotlib.figure import Figure
+  content = io.StringIO()
+  with matplotlib.rc_context(_STYLE):
+    figure = Figure(figsize=(WIDTH, height), layout='constrained')
+    draw(figure, figure.subplots())
+    figure.savefig(content, format='svg', transparent=True, dpi=192,
+                   metadata={'Date': None})
+  return content.getvalue()
+
+
+def log_scale(axes, name: str, least: float, most: float) -> None:
+  """Makes the axis 'x' or 'y' linear from -1 to 1 and logarithmic beyond.
+
+  `least` and `most` of the values fit; 0 to 3 is always shown.
+  """
+  from matplotlib import ticker
+  getattr(axes, f'set_{name}scale')('symlog', linthresh=1, linscale=0.5)
+  # Marks at 0 keep their distance from the names beside the axis.
+  getattr(axes, f'set_{name}lim')(1.3 * min(least, -0.06), 1.3 * max(most, 3))
+  axis = getattr(axes, f'{name}axis')
+  axis.set_major_locator(ticker.SymmetricalLogLocator(
+      base=10, linthresh=1, subs=(1, 3) if most - least < 1000 else (1,)))
+  axis.set_major_formatter('{x:,.0f}')
+  axis.set_minor_locator(ticker.NullLocator())
+
+
+def legend_below(figure, axes) -> None:
+  """A legend below the axes, where it covers no line."""
+  marks, names = axes.get_legend_handles_labels()
+  figure.legend(marks, [textwrap.fill(name, 48) for name in names],
+                loc='outside lower center')
+
+
+# Look, mean, and ends of the interval, which are NaN without one.
+Bar = tuple[Look, float, float, float]
+
+
+def forest(blocks: Sequence[tuple[str, Sequence[Bar]]], label: str,
+           is_log: bool) -> str:
+  """Means and intervals from top to bottom, as an SVG document.
+
+  Args:
+    blocks: a title, which may be empty, and its bars. Titles stand above
+      their bars: beside them they would leave no room on a phone.
+    label: of the x axis.
+    is_log: whether the x axis is logarithmic; see `log_scale`.
+  """
+  lines, names = 0.0, {}  # Lines so far; place of a bar -> its name.
+  titles, bars = {}, {}
+  for title, of in blocks:
+    if title:
+      titles[lines] = title[:44]
+      lines += 1
+    for bar in of:
+      name = textwrap.fill(bar[0].name, 20)
+      more = name.count('\n')
+      names[lines + more / 2], bars[lines + more / 2] = name, bar
+      lines += 1 + more
+    lines += 0.4
+
+  def draw(unused_figure, axes):
+    if is_log:
+      ends = np.array([bar[1:] for bar in bars.values()])
+      log_scale(axes, 'x', np.nanmin(ends, initial=0),
+                np.nanmax(ends, initial=0))
+    for y, (look, mean, low, high) in bars.items():
+      axes.plot([low, high], [y, y], color=look.colour, lw=1.8, alpha=0.65)
+      axes.plot(mean, y, look.mark, color=look.colour, ms=5, clip_on=False,
+                zorder=3)
+    for y, title in titles.items():
+      axes.text(0, y, title, fontweight='bold', va='center',
+                transform=axes.get_yaxis_transform())
+    axes.set(xlabel=label, ylim=(lines - 0.1, -0.7))
+    axes.set_yticks(list(names), list(names.values()))
+    axes.tick_params(axis='y', length=0, pad=5)
+    axes.spines['left'].set_visible(False)
+    axes.grid(axis='x')
+
+  return svg(draw, 0.95 + _LINE * lines)

@@ -10,7 +10,6 @@ from tpu_graphs_ext.engine import output_paths
 from tpu_graphs_ext.engine.settings import LoadSettings
 from tpu_graphs_ext.report import (
   KERNELS,
-  charts,
   compare,
   kernels,
   measure,
@@ -40,7 +39,7 @@ def report(paths: Sequence[str], *, out: str, data: str = '',
     UserError: there is no run of one task, a package of the extra [report] is
       not installed, or the file cannot be written.
   """
-  charts.require_packages()
+  page.require_packages()
   path = output_paths.check_file(
       '--out', out, page.START, 'report of this package')
   found, problems = runs.find(paths)
