@@ -1,10 +1,10 @@
 """The tables of the benchmarks of speed and of blocks, not times."""
 
 import argparse
-import csv
 import sys
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from support import tiny_layouts
@@ -30,11 +30,9 @@ def test_a_part_measured_again_replaces_its_rows(tmp_path):
       row(1.0), row(2.0, case='a case of older code'),
       row(4.0, part='loading')])
   speed.write_results(str(tmp_path), [row(3.0)])
-  with open(tmp_path / 'speed.csv') as file:
-    found = [(each['part'], each['case'], each['value'])
-             for each in csv.DictReader(file)]
-  assert found == [('loading', 'configs 10', '4'),
-                   ('memory', 'configs 10', '3')]
+  found = pd.read_csv(tmp_path / 'speed.csv')
+  assert found[['part', 'value']].values.tolist() == [
+      ['loading', 4], ['memory', 3]]
   assert '| NetA | configs 10 | time | 3 | ms |' in (
       tmp_path / 'speed.md').read_text()
 
