@@ -51,9 +51,7 @@ def test_work_belongs_to_the_innermost_operator_of_its_launch():
   trace = traced(*tiny.one_step())
   assert callers(trace) == ['aten::addmm', 'aten::add']
   assert [one.launch.start for one in trace.work] == [24, 62]
-
-
-def test_an_annotation_is_named_where_there_is_no_operator_but_no_step():
+  # Without one, to an annotation that is no step.
   assert callers(traced(
       tiny.step(1, 0, 50), launch(1, 2), kernel(1, 3, 1), launch(2, 12),
       event('nccl:all_reduce', 'user_annotation', 10, 10), kernel(2, 13, 1)

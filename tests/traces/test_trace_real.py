@@ -13,61 +13,36 @@ import pytest
 from tpu_graphs_ext.traces import analysis
 
 VARIABLE = 'TPU_GRAPHS_TRACES'
-# Beyond it a file takes more than some seconds.
-MOST_BYTES = 2_000_000
+V100 = 'rank-0.Apr_03_18_51_38.1102.pt.trace.json.gz'
+KNOWN = 'communication_as_recorded_us'
 
 
-@pytest.fixture(scope='module')
-def folder():
-  given = os.environ.get(VARIABLE, '')
-  if not given or not pathlib.Path(given).is_dir():
-    pytest.skip(f'needs a folder of traces; {VARIABLE} names none')
-  return pathlib.Path(given)
-
-
-def find(folder, name):
+def find(name):
   """The first file of that name, or pattern."""
-  found = sorted(folder.rglob(name))
+  found = sorted(pathlib.Path(os.environ.get(VARIABLE, 'none')).rglob(name))
   if not found:
-    pytest.skip(f'needs {name}, which {VARIABLE} does not hold')
+    pytest.skip(f'needs {name} in a folder of traces, named by {VARIABLE}')
   return str(found[0])
 
 
-# Bounds, in percent: of the mean and the geometric error by kernel, and of the
-# time of a step.
-SAME_TRACE, OTHER_TRACE = (25, 12, 8), (45, 25, 20)
-
-
-def check(found, bounds, step='predicted_us'):
+@pytest.mark.parametrize('name, steps, other, others, bounds, step', [
+    # The next steps of an A100 and of two V100.
+    ('control/control.json.gz', range(1009, 1012), 'control/control.json.gz',
+     range(1012, 1015), (25, 12, 8), 'predicted_us'),
+    ('test/test.json.gz', range(1009, 1012), 'test/test.json.gz',
+     range(1012, 1015), (25, 12, 8), 'predicted_us'),
+    (V100, range(101, 104), V100, range(104, 106), (25, 12, 8), 'predicted_us'),
+    # Other workers of the training of DLRM on eight V100.
+    *(('worker0_step_12.*.pt.trace.json', None,
+       f'worker{worker}_step_12.*.pt.trace.json', None, (45, 25, 20), KNOWN)
+      for worker in range(1, 8))])
+def test_errors(name, steps, other, others, bounds, step):
+  """In percent: mean and geometric error by kernel, and of a step's time."""
+  found = analysis.compared(
+      find(other), others, analysis.calibrated(find(name), steps))
   total = analysis.summary(found.kernels).loc[analysis.ALL]
+  ratio = found.step[step] / found.step['measured_us']
   assert 100 * total.mean_error <= bounds[0]
   assert 100 * total.geometric_error <= bounds[1]
-  ratio = found.step[step] / found.step['measured_us']
   assert 100 * abs(ratio - 1) <= bounds[2]
-  assert found.coverage > 0.99  # At least 80 % were asked for.
-
-
-@pytest.mark.parametrize('name, first, last', [
-    ('trace_diff/control/control.json.gz', 1009, 1014),
-    ('trace_diff/test/test.json.gz', 1009, 1014),
-    ('rank-0.Apr_03_18_51_38.1102.pt.trace.json.gz', 101, 105)])
-def test_calibrated_on_three_steps_predicted_on_the_next(
-    folder, name, first, last):
-  """trace_diff (an A100, a V100) and ns_resolution_trace (a V100) of
-  HolisticTraceAnalysis."""
-  path = find(folder, name)
-  learned = analysis.calibrated(path, range(first, first + 3))
-  check(analysis.compared(path, range(first + 3, last + 1), learned),
-        SAME_TRACE)
-
-
-def test_calibrated_on_one_worker_predicted_on_others(folder):
-  """Training of DLRM on eight V100: param's dlrm_kineto.tar.gz."""
-  learned = analysis.calibrated(
-      find(folder, 'worker0_step_12.*.pt.trace.json'))
-  assert learned.source.endswith('Tesla V100-SXM2-32GB, steps 10-10')
-  paths = [find(folder, f'worker{worker}_step_12.*.pt.trace.json')
-           for worker in range(8)]
-  for path in paths[1:]:
-    check(analysis.compared(path, None, learned), OTHER_TRACE,
-          'communication_as_recorded_us')
+  assert found.coverage > 0.99
