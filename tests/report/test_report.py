@@ -48,11 +48,6 @@ def trained(tmp_path_factory):
   return folder
 
 
-@pytest.fixture(scope='module')
-def content(trained):
-  return made([trained / 'out'], trained / 'report.html', num_kernels=1)
-
-
 def made(paths, out, models=tiny_models, **changes):
   loading = LoadSettings(models_py=models.__file__, cache_dir='')
   path = report.report([str(path) for path in paths], out=str(out),
@@ -73,24 +68,18 @@ def check_page(content):
   assert 'script' not in read.counts
   assert not re.search(r'url\((?!#)|@import|https?://', content)
   assert read.counts['img'] == content.count(' alt="')
-  assert content.count('tabindex="0"') == content.count('role="region"')
   return read
 
 
-def test_every_section_is_there(content):
+def test_every_section_and_the_numbers_of_evaluate(trained, tmp_path):
+  content = made([trained / 'out'], tmp_path / 'report.html', num_kernels=1)
   assert titles(content) == [
       'Slowdown by program', 'Slowdown by kind of kernel',
       'Distribution over kernels', 'Differences between runs',
       'Learning curves', 'Single kernels', 'Runs']
-  read = check_page(content)
-  assert read.counts['img'] > 12
+  assert check_page(content).counts['img'] > 12
   assert 'role="note"' not in content  # Nothing was left out.
-  assert '<details class="fold" open' not in content
-
-
-def test_numbers_are_those_of_evaluate(trained, content):
-  found, problems = runs.find([str(trained / 'out')])
-  assert not problems
+  found, _ = runs.find([str(trained / 'out')])
   group, = (group for group in runs.grouped(found) if len(group.runs) == 2)
   top5 = evaluate.evaluate(
       group.runs[0].model_dir, str(trained / 'data' / 'valid'),
@@ -147,8 +136,7 @@ def test_without_labelled_kernels_the_rest_is_made(trained, tmp_path, caplog):
                  data=str(trained / 'data' / 'test'))
   assert titles(content) == UNMEASURED
   said = 'test: 3 of 3 kernels have no labels'
-  assert content.count(said) == 1  # Not once a run.
-  assert said in caplog.text
+  assert content.count(said) == 1 and said in caplog.text  # Not once a run.
 
 
 def test_what_cannot_be_loaded_is_named_and_the_rest_is_made(tmp_path):

@@ -1,7 +1,6 @@
 """Finding runs, whatever else lies there, and grouping them."""
 
 import gzip
-import os
 import pathlib
 
 import pytest
@@ -11,15 +10,10 @@ from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.report import runs
 
 
-def names(found):
-  return [(run.model, run.info['seed']) for run in found]
-
-
-def test_a_folder_a_run_file_and_a_model_folder_name_the_same_run(tmp_path):
+def test_all_names_of_a_training(tmp_path):
   path = write_run(tmp_path, run_info(), with_model=True)
-  model_dir = str(tmp_path / os.path.basename(path).replace(
-      'run_', 'model_').replace('.jsonz', ''))
-  for given in ([str(tmp_path)], [path], [model_dir], [model_dir + '/'],
+  model_dir = path.replace('run_', 'model_').replace('.jsonz', '')
+  for given in ([str(tmp_path)], [path], [model_dir + '/'],
                 [str(tmp_path), path, model_dir]):
     (run,), problems = runs.find(given)
     assert (run.run_path, run.model_dir.rstrip('/')) == (path, model_dir)
@@ -29,12 +23,11 @@ def test_a_folder_a_run_file_and_a_model_folder_name_the_same_run(tmp_path):
 def test_runs_are_found_at_any_depth_and_sorted_by_model(tmp_path):
   write_run(tmp_path / 'a' / 'deep', run_info('Zeta'), with_model=True)
   write_run(tmp_path / 'b', run_info('Alpha'), with_model=True)
-  found, problems = runs.find([str(tmp_path)])
-  assert names(found) == [('Alpha', 1), ('Zeta', 1)]
-  assert not problems
   # But paths stay in the order in which they are given.
-  found, _ = runs.find([str(tmp_path / 'a'), str(tmp_path / 'b')])
-  assert names(found) == [('Zeta', 1), ('Alpha', 1)]
+  for given, expected in (([''], ['Alpha', 'Zeta']),
+                          (['a', 'b'], ['Zeta', 'Alpha'])):
+    found, problems = runs.find([str(tmp_path / name) for name in given])
+    assert [run.model for run in found] == expected and not problems
 
 
 def put(folder, name, content=b''):
@@ -64,7 +57,7 @@ def test_what_is_no_run_gets_one_message_and_the_rest_is_read(tmp_path):
     write_run(folder, run_info(), with_model=True)
     spoil(folder)
     found, problems = runs.find([str(folder), str(tmp_path / 'no')])
-    assert ('TinyRanker', 1) in names(found)
+    assert 'TinyRanker' in [run.model for run in found]
     assert f'{tmp_path}/no: cannot be read as a run file' in problems.pop()
     # A run file without its model is said to be one, besides.
     assert len(problems) == bool(said) and (said or '') in ''.join(problems)
@@ -98,17 +91,13 @@ def grouped(tmp_path, *infos):
   return runs.grouped(found)
 
 
-def test_seeds_and_places_make_no_group(tmp_path):
-  one, = grouped(tmp_path, run_info(seed=2, out_dir='a', results_csv='b'),
-                 run_info(seed=1, out_dir='c', results_csv='d'))
-  assert [run.info['seed'] for run in one.runs] == [1, 2]
-  assert one.name == 'TinyRanker'
-
-
-def test_flags_and_arguments_make_groups_that_say_how_they_differ(tmp_path):
+def test_groups_have_all_seeds_and_names_that_say_how_they_differ(tmp_path):
   groups = grouped(
-      tmp_path, run_info(), run_info(learning_rate=0.1),
-      run_info(kwargs='{"width": 8}'), run_info('Other'))
+      tmp_path, run_info(seed=2, out_dir='a', results_csv='b'),
+      run_info(seed=1, out_dir='c', results_csv='d'),
+      run_info(learning_rate=0.1), run_info(kwargs='{"width": 8}'),
+      run_info('Other'))
+  assert [run.info['seed'] for run in groups[0].runs] == [1, 2]
   assert [group.name for group in groups] == [
       'TinyRanker, learning_rate=0.01', 'TinyRanker, learning_rate=0.1',
       'TinyRanker, width=8, learning_rate=0.01', 'Other']
