@@ -6,7 +6,7 @@ import json
 
 from support import tiny_kernels
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.sweep import study
+from tpu_graphs_ext.sweep import trials
 
 
 def trained(trial):
@@ -17,7 +17,7 @@ def trained(trial):
   width = trial.configuration.kwargs.get('width', 4)
   if width == 13:
     raise UserError('out of memory')
-  return study.FINISHED, {
+  return trials.FINISHED, {
       'run': trial.key * 2, 'epochs': 2, 'best_epoch': 1,
       'parameters': 10 * width, 'seconds': 1.5,
       'values': {'opa': width / 100 + trial.seed / 1000, 'top1': 1 / width}}

@@ -13,7 +13,7 @@ import pytest
 from support import dask_cluster, fake_trials, tiny_kernels, tiny_models
 from support.places import PROJECT, TESTS
 from support.waiting import wait_for
-from tpu_graphs_ext.sweep import study
+from tpu_graphs_ext.sweep import trials
 
 pytestmark = pytest.mark.slow
 distributed = pytest.importorskip('distributed', reason='needs [scale]')
@@ -24,7 +24,7 @@ SECONDS = 1200  # Until a step gives up.
 
 def finished(out):
   """The rows of finished trials, by key."""
-  rows = study.rows(str(out)) if out.is_dir() else {}
+  rows = trials.rows(str(out)) if out.is_dir() else {}
   return {key: row for key, row in rows.items() if row['state'] == 'finished'}
 
 

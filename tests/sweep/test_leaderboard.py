@@ -3,11 +3,11 @@
 import pandas as pd
 import pytest
 
-from tpu_graphs_ext.sweep import grid, study
+from tpu_graphs_ext.sweep import grid, trials
 from tpu_graphs_ext.sweep.leaderboard import Leaderboard
 
 
-def row(width, seed, opa=None, state=study.FINISHED, **more):
+def row(width, seed, opa=None, state=trials.FINISHED, **more):
   key = f'{width}-{seed}'
   return {'key': key, 'model': 'MLP', 'kwargs': {'width': width},
           'settings': {'epochs': 2, 'cache_dir': '/c'}, 'seed': seed,
@@ -24,8 +24,8 @@ def board(rows, goal='opa'):
 
 ROWS = [
     row(8, 1, 0.7), row(8, 0, 0.5), row(16, 0, 0.9),
-    row(16, 1, state=study.FAILED, error='out of\nmemory | lost'),
-    row(32, 0, 0.8, study.STOPPED), row(64, 0, state=study.FAILED)]
+    row(16, 1, state=trials.FAILED, error='out of\nmemory | lost'),
+    row(32, 0, 0.8, trials.STOPPED), row(64, 0, state=trials.FAILED)]
 
 
 def widths(found):
@@ -78,7 +78,7 @@ def test_tables_for_programs(tmp_path):
 
 
 def test_nothing_was_measured(tmp_path):
-  found = board([row(8, 0, state=study.FAILED, error='=boom')])
+  found = board([row(8, 0, state=trials.FAILED, error='=boom')])
   assert found.best is None and 'best model' not in found.text('out')
   found.write(tmp_path)
   assert ",'=boom," in (tmp_path / 'trials.csv').read_text()

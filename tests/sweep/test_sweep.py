@@ -5,7 +5,7 @@ import pytest
 from support import fake_trials, inline_pool, tiny_models
 from tpu_graphs_ext import cli, files
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.sweep import pool, study, sweep, trials
+from tpu_graphs_ext.sweep import pool, sweep, trials
 
 pytest.importorskip('optuna', reason='needs the extra [scale]')
 
@@ -59,7 +59,7 @@ def test_what_is_done_or_interrupted_is_not_repeated(swept, tmp_path, caplog):
 def test_failures_are_rows_until_they_are_tried_again(swept):
   failing = {'kwargs': {'width': [13, 2]}, 'seeds': [0]}
   board, unused_crew = swept(**failing)
-  assert list(board.trials['state']) == [study.FINISHED, study.FAILED]
+  assert list(board.trials['state']) == [trials.FINISHED, trials.FAILED]
   assert list(board.trials['error']) == ['', 'out of memory']
   assert swept(**failing)[1].done == []
   board, crew = swept(retry_failed=True, **failing)
@@ -110,7 +110,7 @@ def test_a_search_goes_on_with_what_it_drew(swept):
 
 def test_a_journal_that_is_damaged(swept, tmp_path):
   swept(seeds=[0])
-  journal = tmp_path / 'out' / study.FILE
+  journal = tmp_path / 'out' / trials.FILE
   whole = journal.read_bytes()
   # What a full disk cut off is not missed:
   journal.write_bytes(whole + b'{"op_code": 4, "worker')

@@ -17,7 +17,7 @@ from support import (
 from tpu_graphs_ext.engine import artifacts, callbacks, saved_weights
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.report import runs
-from tpu_graphs_ext.sweep import grid, pool, study, trials
+from tpu_graphs_ext.sweep import grid, pool, trials
 from tpu_graphs_ext.sweep.grid import Configuration
 
 
@@ -91,7 +91,7 @@ def test_a_trial_is_an_ordinary_run(trial):
       f'{trial.out}/predictions_{trial.key}.csv')
   state, result = trials.run(trial)
   assert (state, result['epochs'], result['parameters']) == (
-      study.FINISHED, 3, 7)
+      trials.FINISHED, 3, 7)
   values = result['values']
   assert set(values) == {'opa', 'top1', 'top5', 'top10'}
   info = artifacts.read_run_file(f'{trial.out}/run_{result["run"]}.jsonz')
@@ -116,7 +116,7 @@ def test_a_trial_that_is_broken_off_is_resumed(trial, monkeypatch):
   monkeypatch.setattr(callbacks.Epochs, 'on_epoch_begin', lambda self, epoch,
                       logs=None: (epochs.append(epoch), began(self, epoch)))
   state, result = trials.run(trial)
-  assert state == study.FINISHED
+  assert state == trials.FINISHED
   assert epochs and epochs[0] > 0  # The first was not done again.
   assert result['values'] == pytest.approx(whole['values'], abs=1e-5)
   del epochs[:]
@@ -129,7 +129,7 @@ def test_poor_trials_end_early(trial):
   pytest.importorskip('optuna', reason='needs the extra [scale]')
   tried = grid.Grid(['TinyRanker'], goal='top5',
                     prune={'min_epochs': 1, 'factor': 2})
-  studied = study.opened(tried, trial.out)
+  studied = trials.opened(tried, trial.out)
   begun = []
   for key in 'ab':
     asked = studied.ask()
@@ -138,12 +138,12 @@ def test_poor_trials_end_early(trial):
         trial, key=key * 16, prune=tried.prune, study=tried.study_name,
         number=asked.number))
   good, poor = begun
-  assert not study.is_poor(good, 1, 1.1)  # No trial's OPA is that high.
+  assert not trials.is_poor(good, 1, 1.1)  # No trial's OPA is that high.
   state, result = trials.run(poor)
-  assert (state, result['epochs']) == (study.STOPPED, 1)
+  assert (state, result['epochs']) == (trials.STOPPED, 1)
   assert 'top5' in result['values']  # It was measured all the same.
-  row = study.end(studied, poor.number, {**result, 'state': state}, None)
-  assert row == {**study.rows(trial.out)['b' * 16], 'state': study.STOPPED}
+  row = trials.end(studied, poor.number, {**result, 'state': state}, None)
+  assert row == {**trials.rows(trial.out)['b' * 16], 'state': trials.STOPPED}
 
 
 @pytest.mark.slow
@@ -158,5 +158,5 @@ def test_trials_of_the_layout_task(tmp_path):
   configuration, = space.configurations()
   trial, = trials.trials_of(space, str(tmp_path / 'out'), configuration)
   state, result = trials.run(trial)
-  assert state == study.FINISHED and result['parameters'] > 0
+  assert state == trials.FINISHED and result['parameters'] > 0
   assert {'opa', 'kendall', 'top1', 'top10'} <= set(result['values'])

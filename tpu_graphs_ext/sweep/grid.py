@@ -1,7 +1,4 @@
-"""What a sweep tries: GRID.json (docs/scale.md), checked before any training.
-
-A trial is a configuration with a seed.
-"""
+"""What a sweep tries: GRID.json (docs/scale.md), checked before training."""
 
 from __future__ import annotations
 
@@ -117,10 +114,10 @@ class ModelSpace(NamedTuple):
 
   def configuration(self, chosen: Iterable[Any]) -> Configuration:
     """The configuration with one value for each key."""
-    parts = {'kwargs': {}, 'settings': {}}
+    found = Configuration(self.name)
     for (part, name), value in zip(self.values, chosen):
-      parts[part][name] = value
-    return Configuration(self.name, **parts)
+      getattr(found, part)[name] = value
+    return found
 
 
 @dataclasses.dataclass

@@ -16,7 +16,7 @@ import pandas as pd
 from tpu_graphs_ext import files
 from tpu_graphs_ext.engine import output_paths
 from tpu_graphs_ext.sweep.grid import GOALS, Grid
-from tpu_graphs_ext.sweep.study import FAILED, STOPPED
+from tpu_graphs_ext.sweep.trials import FAILED, STOPPED
 
 # How each file begins; another one of its name is not replaced.
 _STARTS = {'leaderboard.csv': 'rank,model,', 'trials.csv': 'key,model,kwargs,'}
@@ -38,7 +38,7 @@ class Leaderboard:
 
   Args:
     grid: what was tried.
-    rows: of all trials that are over, as `study.rows` has them.
+    rows: of all trials that are over, as `trials.rows` has them.
 
   Attributes:
     trials: the columns of trials.csv, and `group`, their configuration.
@@ -93,7 +93,7 @@ class Leaderboard:
   @property
   def best(self) -> Optional[dict[str, Any]]:
     """The best trial of the first group; None if nothing was measured."""
-    if not len(self.groups) or self.groups['seeds'].iloc[0] == 0:
+    if not self.groups['seeds'].any():
       return None
     run = self.groups['best_run'].iloc[0]
     return self.trials[self.trials['run'] == run].iloc[0].to_dict()

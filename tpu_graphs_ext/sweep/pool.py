@@ -9,6 +9,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import functools
+import itertools
 import logging
 import multiprocessing
 import os
@@ -33,8 +34,7 @@ _DIED = 'its worker died'
 _ANSWER_SECONDS = 20  # For a scheduler to answer.
 _WORKER_SECONDS = 60  # For it to have a first worker.
 
-# TensorFlow's and Keras's state belongs to the process, so the threads of a
-# Dask worker take turns.
+# TensorFlow's state belongs to the process, so threads of a Dask worker wait.
 _one_at_a_time = threading.Lock()
 
 
@@ -50,8 +50,8 @@ def run(function: Callable[[Any], Any], items: Iterable[tuple[str, Any]], *,
   """Yields how each item ended, in the order in which they end.
 
   Args:
-    function: at the top of a module that workers can import. What it raises
-      becomes an `error`, and is not retried.
+    function: of a module that workers can import. What it raises becomes an
+      `error`, and is not retried.
     items: (key, item) pairs, taken one by one as workers become free, so an
       iterator may depend on what was yielded before.
     workers: tasks at a time. 0: one on this machine; on a cluster, one for
@@ -67,10 +67,7 @@ def run(function: Callable[[Any], Any], items: Iterable[tuple[str, Any]], *,
   with (_cluster(scheduler, workers) if scheduler
         else _processes(workers or 1)) as (submit, number):
     while True:
-      while len(keys) < number():
-        key, item = next(fresh, (None, None))
-        if key is None:
-          break
+      for key, item in itertools.islice(fresh, max(0, number() - len(keys))):
         keys[submit(called, function, item)] = key
       if not keys:
         return
@@ -86,7 +83,6 @@ def died(times: int) -> str:
 
 
 def is_death(error: str) -> bool:
-  """Whether an error is one of `died`, not raised by the function."""
   return error.startswith(_DIED)
 
 

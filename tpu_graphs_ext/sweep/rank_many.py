@@ -1,6 +1,5 @@
 """Ranks the kernels of very many files with many workers, into one file.
 
-Rows are first appended to a journal, from which an interrupted run continues.
 A worker ranks one kernel at a time, on one thread: with any number of workers
 and cores, scores are the same bits.
 """
@@ -41,17 +40,12 @@ from tpu_graphs_ext.sweep.storage import Found, local_copy
 
 _log = logging.getLogger(__name__)
 
-# Columns of a row: of the tiles that a file lists, and of all legal ones. A
-# file that cannot be ranked has a row with `file` and `error` alone.
+# Columns of a row: of the tiles that a file lists, and of all legal ones.
 LISTED = ('file', 'tile_id', 'nodes', 'configs', 'rankable', 'choices',
           'unfamiliar', 'error')
 LEGAL = ('file', 'tile_id', 'nodes', 'copies', 'op_name', 'share', 'cycles',
          'opcodes', 'product', 'combinations', 'fitting', 'scored', 'picks',
          'default', 'default_from', 'notes', 'unfamiliar', 'error')
-
-# Files of a folder that are ranked.
-_LISTED_ENDINGS = ('.npz',)
-_LEGAL_ENDINGS = ('.npz', '.pb', '.hlo')
 _FORMAT = 4  # Changes when the same files give other rows, or other records.
 
 
@@ -106,8 +100,9 @@ def rank_many(model_dir: str, given: Sequence[str], out: str, *,
   out_path = files.full_path(out)
   output_paths.require_file(out_path, b'{"file":', 'file of rankings')
   libtpu.topology_of(tpu)
-  found = list({file.path: file for one in given for file in storage.find(
-      one, _LEGAL_ENDINGS if all_tiles else _LISTED_ENDINGS)}.values())
+  endings = ('.npz', '.pb', '.hlo') if all_tiles else ('.npz',)
+  found = list({file.path: file for one in given
+                for file in storage.find(one, endings)}.values())
   settings = _settings(model_dir, loading, all_tiles=all_tiles,
                        top_k=top_k, tpu=tpu)
   with _journal(out_path + '.partial', settings.basis) as journal:
@@ -162,12 +157,10 @@ def _rank(settings: Settings, left: Sequence[Found], journal: _Journal,
                 rank_file, tasks, workers=workers,
                 scheduler=scheduler)) as outcomes:
     for path, lines, error in outcomes if left else ():
-      file = by_path[path]
-      if pool.is_death(error):
-        lines = settings.line(file.name, error)
-      elif error:  # All others would end like that.
+      if error and not pool.is_death(error):  # All others would end like that.
         raise UserError(error)
-      journal.add(file, lines)
+      file = by_path[path]
+      journal.add(file, lines or settings.line(file.name, error))
       bar.update()
 
 
@@ -208,10 +201,9 @@ def loaded(settings: Settings
            ) -> tuple[scoring.Ranker, Optional[cost_model.CostModel]]:
   """The model, and for listed tiles its program: twice as fast if small."""
   threads.one_alone()
+  stats = FeatureStats.from_json(json.loads(settings.stats_json))
   ranker = scoring.load_ranker(
-      settings.model_dir, settings.loading,
-      (FeatureStats.from_json(json.loads(settings.stats_json)),
-       settings.num_ops))
+      settings.model_dir, settings.loading, (stats, settings.num_ops))
   ranker = dataclasses.replace(
       ranker, opcodes=ranker.opcodes or frozenset(range(ranker.num_ops)))
   if settings.all_tiles:
@@ -299,8 +291,8 @@ class _Journal:
   """Rows of files, appended as they come: a record for each file.
 
   A record is a checksum, a hash of everything that the rows depend on, and the
-  rows, separated by tabs. A damaged one and those after it are cut off, and
-  their files are ranked again. `places` are where the others begin.
+  rows, separated by tabs. A damaged one and those after it are cut off.
+  `places` are where the others begin.
   """
   START = b'tpu-graphs-ext rank\n'
 

@@ -1,7 +1,7 @@
 """A sweep: workers run the trials of a grid; a leaderboard compares them.
 
   <out>/model_<hash>, run_<hash>.jsonz   of each trial, as of `train`
-  <out>/sweep.journal, leaderboard.csv, trials.csv   see `study`, `leaderboard`
+  <out>/sweep.journal, leaderboard.csv, trials.csv   see `trials`, `leaderboard`
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ from tqdm import tqdm
 from tpu_graphs_ext import files
 from tpu_graphs_ext.engine import output_paths
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.sweep import grid, leaderboard, pool, study, trials
+from tpu_graphs_ext.sweep import grid, leaderboard, pool, trials
 from tpu_graphs_ext.sweep.grid import Configuration
 from tpu_graphs_ext.sweep.leaderboard import Leaderboard
-from tpu_graphs_ext.sweep.study import FAILED, STARTED
-from tpu_graphs_ext.sweep.trials import Trial
+from tpu_graphs_ext.sweep.trials import FAILED, STARTED, Trial
 
 _log = logging.getLogger(__name__)
 
@@ -60,8 +59,8 @@ class _Sweep:
   def __init__(self, tried: grid.Grid, out: str, retry_failed: bool):
     trials.forget_files()
     self._grid, self._out, self._retry = tried, out, retry_failed
-    self._study = study.opened(tried, out)
-    self._rows = study.rows(out)  # By the keys of all trials of the folder.
+    self._study = trials.opened(tried, out)
+    self._rows = trials.rows(out)  # By the keys of all trials of the folder.
     self._over: dict[str, dict[str, Any]] = {}  # Rows of this sweep's trials.
     self._begun: dict[str, Trial] = {}
 
@@ -104,8 +103,8 @@ class _Sweep:
   def _open_trials(self, configuration: Configuration) -> Iterator[Trial]:
     """Its trials that are neither over, which is noted, nor under way."""
     for trial in trials.trials_of(self._grid, self._out, configuration):
-      row = self._rows.get(trial.key)
-      if row and row['state'] != STARTED and not (
+      row = self._rows.get(trial.key, {'state': STARTED})
+      if row['state'] != STARTED and not (
           row['state'] == FAILED and self._retry):
         self._over.setdefault(trial.key, row)
       elif trial.key not in self._begun:
@@ -129,7 +128,7 @@ class _Sweep:
     """Starts a trial, whose configuration the Optuna trial `asked` drew."""
     row = self._rows.get(trial.key, {})
     if (row.get('state'), row.get('study')) == (STARTED, trial.study):
-      begun = study.running(self._study, row['number'])
+      begun = trials.running(self._study, row['number'])
     else:
       begun = asked or self._study.ask()
     begun.set_user_attr('trial', {
@@ -142,10 +141,9 @@ class _Sweep:
   def _note(self, outcome: pool.Outcome) -> None:
     trial = self._begun[outcome.key]
     state, result = outcome.result or (FAILED, {'error': outcome.error})
-    values = result.get('values', {})
-    self._over[trial.key] = study.end(
+    self._over[trial.key] = trials.end(
         self._study, trial.number, {**result, 'state': state},
-        values.get(self._grid.goal))
+        result.get('values', {}).get(self._grid.goal))
     if outcome.error:
       _log.warning('%s, seed %d: %s', trial.configuration, trial.seed,
                    outcome.error)

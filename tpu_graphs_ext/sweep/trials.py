@@ -1,11 +1,15 @@
 """Trials of a sweep: a configuration with a seed, and how a worker trains it.
 
 A trial's key is a hash of its content, with that of the data and of models.py:
-a sweep that is started again, or has grown, knows which trials are done.
+a sweep that is started again, or has grown, knows which trials are done. Its
+Optuna studies are in one journal file, <out>/sweep.journal. A folder has one
+sweep at a time, so a trial that is still running there belongs to a sweep that
+was killed; it is handed out again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import glob
@@ -15,18 +19,23 @@ import math
 import os
 import pathlib
 import time
+import warnings
 from collections.abc import Iterator
 from typing import Any, Optional
 
 from tpu_graphs_ext import files, load_models
 from tpu_graphs_ext.data import cache
-from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.errors import UserError, how_to_install, reason_of
 from tpu_graphs_ext.sweep import grid as grids
-from tpu_graphs_ext.sweep import pool, study
+from tpu_graphs_ext.sweep import pool
 from tpu_graphs_ext.sweep.grid import Configuration, Grid, Prune
 
 # Between looks at a run that a killed sweep's worker on a cluster still trains.
 _PAUSE_SECONDS = 2
+FILE = 'sweep.journal'
+STARTED, FINISHED, STOPPED, FAILED = 'started', 'finished', 'stopped', 'failed'
+
+_MOST_LINE = 1 << 20  # Bytes; Optuna writes a few hundred.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,9 +61,6 @@ class Trial:
         # Names the trial in the hash of the run, as data roots are not in it.
         results_csv=os.path.join(self.out, f'predictions_{self.key}.csv'),
         **tried.settings)
-
-
-# ----------------------------------------------------------------------- keys
 
 
 def trials_of(grid: Grid, out: str,
@@ -110,6 +116,120 @@ def _file_sum(path: str) -> str:
     raise files.cannot_be_read(path, error) from error
 
 
+# ---------------------------------------------------------------------- study
+
+
+def _optuna() -> Any:
+  """The library, quiet; UserError if it is not installed."""
+  try:
+    import optuna
+    import optuna.storages.journal
+  except ImportError as error:
+    raise UserError('a sweep needs Optuna, which is not installed; '
+                    f'{how_to_install("scale")}') from error
+  optuna.logging.set_verbosity(optuna.logging.WARNING)
+  warnings.filterwarnings(
+      'ignore', category=optuna.exceptions.ExperimentalWarning)
+  return optuna
+
+
+def _storage(out: str) -> Any:
+  """The journal of a folder; UserError if it is damaged."""
+  path, storages = os.path.join(out, FILE), _optuna().storages
+  try:
+    return storages.JournalStorage(storages.journal.JournalFileBackend(path))
+  except Exception as error:  # Whatever a damaged line raises.
+    raise UserError(
+        f'{path}: is damaged ({reason_of(error)}); remove it, and the same '
+        'command finds what was trained by its runs') from error
+
+
+def _cut_torn_line(path: str) -> None:
+  """Removes what a full disk left of a line, as Optuna would append to it."""
+  with contextlib.suppress(FileNotFoundError), open(path, 'rb+') as file:
+    start = max(0, file.seek(0, os.SEEK_END) - _MOST_LINE)
+    file.seek(start)
+    file.truncate(start + file.read().rfind(b'\n') + 1)
+
+
+def _pruner(prune: Optional[Prune]) -> Any:
+  """Asynchronous successive halving (Li et al. 2020): docs/scale.md."""
+  pruners = _optuna().pruners
+  return (pruners.SuccessiveHalvingPruner(prune.min_epochs, prune.factor)
+          if prune else pruners.NopPruner())
+
+
+def opened(grid: Grid, out: str) -> Any:
+  """The Optuna study of a grid, created if it is missing.
+
+  Bayesian draws are by a tree-structured Parzen estimator (Bergstra et al.
+  2011), to which a configuration in training counts as a bad one, so that
+  workers do not crowd.
+  """
+  optuna = _optuna()
+  _cut_torn_line(os.path.join(out, FILE))
+  study = optuna.create_study(
+      storage=_storage(out), study_name=grid.study_name, load_if_exists=True,
+      direction='maximize' if grid.highest_is_best else 'minimize',
+      pruner=_pruner(grid.prune))
+  # An interrupted sweep would draw the same ones again.
+  seed = grid.search.seed + len(study.get_trials(deepcopy=False))
+  study.sampler = (optuna.samplers.TPESampler(seed=seed, constant_liar=True)
+                   if grid.search.method == 'bayes'
+                   else optuna.samplers.RandomSampler(seed))
+  return study
+
+
+def running(study: Any, number: int) -> Any:
+  """The Optuna trial of that number, to continue."""
+  return _optuna().trial.Trial(
+      study, study.get_trials(deepcopy=False)[number]._trial_id)
+
+
+def end(study: Any, number: int, result: dict[str, Any],
+        value: Optional[float]) -> dict[str, Any]:
+  """Ends a trial; returns its row. `result` has its state, see `trials.run`."""
+  running(study, number).set_user_attr('result', result)
+  if result['state'] == FINISHED and value is not None:
+    study.tell(number, value)
+  else:
+    states = _optuna().trial.TrialState
+    study.tell(number, state=(
+        states.PRUNED if result['state'] == STOPPED else states.FAIL))
+  return _row(study.get_trials(deepcopy=False)[number])
+
+
+def rows(out: str) -> dict[str, dict[str, Any]]:
+  """Key of a trial -> its row; of several attempts the last."""
+  storage = _storage(out)
+  return {trial.user_attrs['trial']['key']: {
+      **_row(trial), 'study': summary.study_name}
+          for summary in storage.get_all_studies()
+          for trial in storage.get_all_trials(
+              summary._study_id, deepcopy=False)
+          if 'trial' in trial.user_attrs}
+
+
+def _row(trial: Any) -> dict[str, Any]:
+  """The row of an Optuna trial: with what `trials.run` returned."""
+  return {'number': trial.number, 'state': STARTED, 'error': '',
+          'attempts': trial.user_attrs.get('attempts', 0), 'epochs': 0,
+          'best_epoch': 0, 'parameters': 0, 'seconds': 0.0, 'values': {},
+          'run': '', **trial.user_attrs['trial'],
+          **trial.user_attrs.get('result', {})}
+
+
+def is_poor(trial: Trial, epochs: int, opa: float) -> bool:
+  """In a worker: notes the OPA after some epochs; whether to end the trial."""
+  study = _optuna().load_study(
+      study_name=trial.study, storage=_storage(trial.out),
+      pruner=_pruner(trial.prune))
+  reporting = running(study, trial.number)
+  reporting.report(
+      opa if study.direction.name == 'MAXIMIZE' else -opa, epochs)
+  return reporting.should_prune()
+
+
 # ------------------------------------------------------------------- training
 
 
@@ -152,7 +272,7 @@ def _trained(trial: Trial) -> tuple[str, Any]:
 
   class Ending(tf.keras.callbacks.Callback):
     """Ends a run that nobody wants, which can be resumed, or that is poor."""
-    state = study.FINISHED
+    state = FINISHED
 
     def on_train_batch_end(self, batch, logs=None):
       if not pool.is_wanted():
@@ -160,9 +280,9 @@ def _trained(trial: Trial) -> tuple[str, Any]:
 
     def on_epoch_end(self, epoch, logs=None):
       self.on_train_batch_end(epoch)
-      if trial.prune and study.is_poor(
+      if trial.prune and is_poor(
           trial, epoch + 1, float(logs['val_opa_metric'])):
-        self.state, self.model.stop_training = study.STOPPED, True
+        self.state, self.model.stop_training = STOPPED, True
 
   threads.one_for_each_operation()
   while True:
