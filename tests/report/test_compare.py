@@ -18,8 +18,8 @@ from tpu_graphs_ext.report import (
   compare,
   kernels,
   measure,
-  overview,
   page,
+  report,
   runs,
 )
 
@@ -163,7 +163,7 @@ def test_tables_of_runs(monkeypatch):
   infos = [run_info(seed=seed, top1=seed / 10) for seed in (1, 2, 3)]
   groups = [runs.Group('Mine', [runs.Run(f'run_{i}.jsonz', info, None)
                                 for i, info in enumerate(infos)])]
-  found = overview.section(groups, None, LOOKS | compare.looks_of(['Mine']))
+  found = report.runs_section(groups, None, LOOKS | compare.looks_of(['Mine']))
   # Nothing was measured: mean and deviation of 10, 20 and 30 % in run files.
   groups = found['groups'].frame.set_index('group').loc['Mine']
   assert groups[['runs', 'epochs', 'top-1 %, run file']].tolist() == [

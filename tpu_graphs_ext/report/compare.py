@@ -12,7 +12,13 @@ import pandas as pd
 
 from tpu_graphs_ext.engine import metrics
 from tpu_graphs_ext.report import page
-from tpu_graphs_ext.report.measure import DEFAULT, RANDOM, Comparison, Measure
+from tpu_graphs_ext.report.measure import (
+  DEFAULT,
+  RANDOM,
+  Comparison,
+  Measure,
+  mean_interval,
+)
 from tpu_graphs_ext.report.page import Look
 
 MOST_DRAWN = 8  # Programs or kinds in a figure; the tables have all.
@@ -30,7 +36,7 @@ def looks_of(names: Sequence[str]) -> dict[str, Look]:
 
 def section(comparison: Comparison, looks: Looks) -> dict[str, Any]:
   """Everything that the template shows of a comparison."""
-  rows, task = comparison.rows, comparison.task
+  rows, task, measures = comparison.rows, comparison.task, comparison.measures
   title, certainty = headline(comparison)
   data = f'{len(rows)} labelled {task.problem}s'
   if task.name == 'tile':
@@ -39,12 +45,12 @@ def section(comparison: Comparison, looks: Looks) -> dict[str, Any]:
   return {
       'title': title, 'certainty': certainty,
       'data': f'{data}: {comparison.source}', 'means': means_table(comparison),
-      'overall': _figure(comparison, comparison.measures[0], '', every, looks),
+      'overall': _figure(comparison, measures[0], '', every, looks),
       'programs': by(comparison, 'program', looks),
       'kinds': by(comparison, 'kind', looks),
       'distributions': [
           distribution(comparison.values(measure), measure, looks)
-          for measure in comparison.measures if not measure.higher_is_better],
+          for measure in measures if not measure.higher_is_better],
       'differences': differences(comparison)}
 
 
@@ -118,17 +124,8 @@ def means_table(comparison: Comparison) -> page.Table:
       'Mean [95 % interval]',
       ('who chooses', *(measure.name for measure in values)),
       ((name + runs.get(name, ''), *(
-          _cell(of[name], measure) if name in of else page.NOTHING
+          measure.cell(of[name]) if name in of else page.NOTHING
           for measure, of in values.items())) for name in names))
-
-
-def _cell(values: pd.Series, measure: Measure) -> str:
-  return page.interval(*_mean_interval(values), measure.digits)
-
-
-def _mean_interval(values: pd.Series) -> tuple[float, float, float]:
-  """(mean, low, high) without NaN; NaN where unknown."""
-  return (float(values.mean()), *metrics.bootstrap_interval(values))
 
 
 # ------------------------------------------------------------------- by part
@@ -158,9 +155,9 @@ def _figure(comparison: Comparison, measure: Measure, what: str,
   """A block for each of `parts`, bool [problems] by name, with their means."""
   values, nouns = comparison.values(measure), f'{comparison.task.problem}s'
   blocks = [(f'{name} ({mask.sum()})' if name else '', [
-      (looks[column], *found) for column in values
-      for found in [_mean_interval(values[column][mask])]
-      if not math.isnan(found[0])]) for name, mask in parts.items()]
+      (looks[column], *mean_interval(values[column][mask]))
+      for column in values if values[column][mask].notna().any()])
+            for name, mask in parts.items()]
   said = ', '.join(f'{look.name} {page.number(mean, measure.digits)}'
                    for look, mean, *_ in blocks[0][1])
   name, better = ((measure.name, 'Higher') if measure.higher_is_better
@@ -178,7 +175,7 @@ def _table(comparison: Comparison, measure: Measure, what: str,
       f'{measure.name}, mean [95 % interval]',
       (what, f'{comparison.task.problem}s', *values),
       ((name, str(mask.sum()), *(
-          _cell(values[column][mask], measure) for column in values))
+          measure.cell(values[column][mask]) for column in values))
        for name, mask in parts.items()))
 
 

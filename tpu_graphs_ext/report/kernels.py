@@ -44,10 +44,9 @@ def section(comparison: Comparison, count: int,
 
 
 def chosen(comparison: Comparison, count: int) -> dict[int, dict[str, str]]:
-  """Place of a kernel -> name of a group -> 'worst' or 'best'.
+  """Place of a kernel -> name of a group -> 'worst' or 'best', by `ends`.
 
-  They are the `count` worst and best kernels of each group's first run, by
-  `ends`; the worst of all come first.
+  They are of each group's first run; the worst of all come first.
   """
   rows = {name: of[0].rows for name, of in comparison.groups.items()}
   roles: dict[int, dict[str, str]] = {}
@@ -91,16 +90,12 @@ def _kernel(comparison: Comparison, place: int, roles: Mapping[str, str],
       'text': f'Kind: {row["kind"]}; opcodes: ' + ', '.join(
           f'{number} {name}' for name, number in opcodes.items())
               + f'. {kernel.num_configs} configurations, the best of which '
-              f'takes {_us(kernel.runtime_ns[best])} us. Slowdown of the '
-              f'default tile: {page.number(100 * row["default"])} %.',
+              f'takes {_plain(kernel.runtime_ns[best] / 1000)} us. Slowdown of '
+              f'the default tile: {page.number(100 * row["default"])} %.',
       'figures': [
           _scatter(kernel, looks[name], of, best, rows[name]['kendall'])
           for name, of in scores.items()],
       'tiles': _tiles_table(kernel, scores, best, in_elements)}
-
-
-def _us(runtime_ns: float) -> str:
-  return _plain(float(runtime_ns) / 1000)
 
 
 def _plain(value: float) -> str:
@@ -155,7 +150,8 @@ def _tiles_table(kernel: Kernel, scores: Mapping[str, Scores], best: int,
     if any(bounds):
       rows.append((group, *(of or page.NOTHING for of in bounds)))
   rows += [
-      ('measured, us', *(_us(kernel.runtime_ns[c]) for c in configs)),
+      ('measured, us', *(_plain(kernel.runtime_ns[c] / 1000)
+                         for c in configs)),
       ('% over the best', *(page.number(slowdown[c]) for c in configs)),
       *((f'place that {name} predicts', *(order.index(c) + 1 for c in configs))
         for name, order in orders.items()),

@@ -10,10 +10,11 @@ from typing import NamedTuple, Optional
 import numpy as np
 import pandas as pd
 
-from tpu_graphs_ext.engine import evaluate, scoring
+from tpu_graphs_ext.engine import evaluate, metrics, scoring
 from tpu_graphs_ext.engine import task as tasks
 from tpu_graphs_ext.engine.settings import DATA_ROOT, Loading, LoadSettings
 from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.report import page
 from tpu_graphs_ext.report.runs import Group, Run
 
 DEFAULT = 'default tile'
@@ -28,6 +29,15 @@ class Measure(NamedTuple):
   scale: int = 1
   digits: int = 3
   higher_is_better: bool = True
+
+  def cell(self, values: pd.Series) -> str:
+    """Mean and interval, without NaN."""
+    return page.interval(*mean_interval(values), self.digits)
+
+
+def mean_interval(values: pd.Series) -> tuple[float, float, float]:
+  """(mean, low, high) without NaN; NaN where unknown."""
+  return (float(values.mean()), *metrics.bootstrap_interval(values))
 
 
 def measures_of(task: tasks.Task) -> list[Measure]:
@@ -130,7 +140,7 @@ def _loading_of(task: tasks.Task, run: Run, given: LoadSettings,
                 only_root: str) -> Loading:
   """How to load a run: as given, else with the folders it was trained with."""
   default = task.loading()
-  chosen = {name: value for name, value in dataclasses.asdict(given).items()
+  chosen = {name: value for name, value in vars(given).items()
             if hasattr(default, name)}
   if given.stats not in task.loading.STATS:
     chosen['stats'] = 'train'

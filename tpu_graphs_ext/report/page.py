@@ -76,9 +76,7 @@ def render(**content: Any) -> str:
 def number(value: Optional[float], digits: int = 2) -> str:
   """A number as text; a dash if there is none.
 
-  Args:
-    value: the number.
-    digits: behind the point, below 10; one less from 10 on, two from 100 on.
+  `digits` are behind the point, one less from 10 on, two less from 100 on.
   """
   if value is None or math.isnan(value):
     return NOTHING
@@ -181,11 +179,8 @@ def forest(blocks: Sequence[tuple[str, Sequence[Bar]]], label: str,
            is_log: bool) -> str:
   """Means and intervals from top to bottom, as an SVG document.
 
-  Args:
-    blocks: a title, which may be empty, and its bars. Titles stand above
-      their bars: beside them they would leave no room on a phone.
-    label: of the x axis.
-    is_log: whether the x axis is logarithmic; see `log_scale`.
+  `blocks` are a title, which may be empty, and its bars. Titles stand above
+  their bars: beside them they would leave no room on a phone.
   """
   lines, names = 0.0, {}  # Lines so far; place of a bar -> its name.
   titles, bars = {}, {}

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import Any, Optional
+
+import numpy as np
+import pandas as pd
 
 from tpu_graphs_ext import files
 from tpu_graphs_ext.engine import output_paths
+from tpu_graphs_ext.engine import task as tasks
 from tpu_graphs_ext.engine.settings import LoadSettings
-from tpu_graphs_ext.report import (
-  KERNELS,
-  compare,
-  kernels,
-  measure,
-  overview,
-  page,
-  runs,
-)
+from tpu_graphs_ext.report import KERNELS, compare, kernels, page
+from tpu_graphs_ext.report.compare import Looks
+from tpu_graphs_ext.report.measure import Comparison, measure, measures_of
+from tpu_graphs_ext.report.runs import Group, find, grouped, of_one_task, shown
 
 _log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ def report(paths: Sequence[str], *, out: str, data: str = '',
   Args:
     paths: model folders, run files, or folders of them.
     out: the file to write.
-    data, loading: see `measure.measure`.
+    data, loading: see `measure`.
     num_kernels: of the worst and of the best kernels of each group.
     task: 'tile' or 'layout'; '': the one task of all runs.
 
@@ -42,9 +42,9 @@ def report(paths: Sequence[str], *, out: str, data: str = '',
   page.require_packages()
   path = output_paths.check_file(
       '--out', out, page.START, 'report of this package')
-  found, problems = runs.find(paths)
-  groups = runs.grouped(runs.of_one_task(found, task))
-  comparison = measure.measure(groups, data, loading, problems)
+  found, problems = find(paths)
+  groups = grouped(of_one_task(found, task))
+  comparison = measure(groups, data, loading, problems)
   for problem in problems:
     _log.warning('%s', problem)
   looks = compare.looks_of([group.name for group in groups])
@@ -52,6 +52,148 @@ def report(paths: Sequence[str], *, out: str, data: str = '',
       comparison=comparison and compare.section(comparison, looks),
       kernels=comparison and kernels.section(comparison, num_kernels, looks),
       task=groups[0].runs[0].task, problems=problems,
-      **overview.section(groups, comparison, looks))
+      **runs_section(groups, comparison, looks))
   files.write_file(path, content.encode())
   return path
+
+
+# ------------------------------------------------------------------- the runs
+
+
+def runs_section(groups: Sequence[Group], comparison: Optional[Comparison],
+                 looks: Looks) -> dict[str, Any]:
+  """Everything that the template shows of the runs."""
+  task = tasks.find(groups[0].runs[0].task)
+  runs = frame_of(groups, comparison, task)
+  roots = sorted({run.flags['data_root'] for group in groups
+                  for run in group.runs if run.flags.get('data_root')})
+  return {
+      'trained': f'Runs: {len(runs)}; written: {runs["written"].min()} to '
+                 f'{runs["written"].max()}; epochs: {runs["epochs"].min():.0f} '
+                 f'to {runs["epochs"].max():.0f}; data: {", ".join(roots)}',
+      'curves': learning_curves(groups, looks),
+      'groups': groups_table(runs, task), 'runs': runs_table(runs, task),
+      'flags': flags_table(groups)}
+
+
+def frame_of(groups: Sequence[Group], comparison: Optional[Comparison],
+             task: tasks.Task) -> pd.DataFrame:
+  """A row a run: its group and name, what `Run.record` and measuring say.
+
+  Measures are means over problems, unscaled; NaN if the run was not measured.
+  """
+  columns = [one.column for one in measures_of(task)]
+  measured = {one.run.run_path: one.rows[columns].mean()
+              for of in (comparison.groups.values() if comparison else ())
+              for one in of}
+  frame = pd.DataFrame([
+      {'group': group.name, 'run': run.name[:8], **run.record(task.top_ks),
+       **measured.get(run.run_path, dict.fromkeys(columns, np.nan))}
+      for group in groups for run in group.runs])
+  numbers = frame.columns.difference(['group', 'run', 'written'])
+  frame[numbers] = frame[numbers].astype(float)
+  return frame
+
+
+def _columns(task: tasks.Task) -> list[tuple[str, str, int, int]]:
+  """Title, column, scale and digits of the numbers of runs."""
+  return [('epochs', 'epochs', 1, 0), ('best epoch', 'best_epoch', 1, 0),
+          ('best validation OPA', 'best_opa', 1, 3), *(
+              (one.name, one.column, one.scale, one.digits)
+              for one in measures_of(task)), *(
+              (f'top-{k} %, run file', f'final_{k}', 100, 2)
+              for k in task.top_ks), ('minutes', 'minutes', 1, 1)]
+
+
+def groups_table(runs: pd.DataFrame, task: tasks.Task) -> page.Table:
+  """A row a group: mean and deviation over its seeds."""
+  columns = _columns(task)
+  by = runs.groupby('group', sort=False)
+  of = by[[column for _, column, *_ in columns]].agg(['mean', 'std'])
+  return page.table(
+      'Groups of runs', ('group', 'runs', *(name for name, *_ in columns)),
+      ((group, count, *(
+          page.spread(*(scale * of.loc[group, column]), digits)
+          for _, column, scale, digits in columns))
+       for group, count in by.size().items()))
+
+
+def runs_table(runs: pd.DataFrame, task: tasks.Task) -> page.Table:
+  """A row a run."""
+  columns = _columns(task)
+  return page.table(
+      'Runs; the last slowdowns come from the run files',
+      ('group', 'run', 'seed', *(name for name, *_ in columns)),
+      ((row['group'], row['run'], page.number(row['seed'], 0), *(
+          page.number(scale * row[column], digits)
+          for _, column, scale, digits in columns))
+       for row in runs.to_dict('records')))
+
+
+def flags_table(groups: Sequence[Group]) -> page.Table:
+  """Every flag and argument; those that differ come first."""
+  given = pd.DataFrame({group.name: {
+      'model': group.runs[0].model, **{
+          name: shown(value) for name, value in group.runs[0].flags.items()},
+      **{f'argument {name}': shown(value)
+         for name, value in group.runs[0].kwargs.items()}}
+                        for group in groups}).fillna(page.NOTHING)
+  differs = given.nunique(axis=1) > 1
+  given.insert(0, '', np.where(differs, 'differs', 'same'))
+  given = given.rename_axis('name').sort_values(['', 'name'])
+  return page.Table(
+      'What the groups were trained with, as the run files name it; '
+      f'{page.NOTHING}: not given', given.reset_index())
+
+
+# -------------------------------------------------------------------- curves
+
+
+def learning_curves(every: Sequence[Group], looks: Looks) -> list[page.Figure]:
+  """OPA of all groups in one figure, and the losses of each."""
+  groups = [group for group in every
+            if any(not run.curve.empty for run in group.runs)]
+  return groups and [
+      _curves('Validation OPA by epoch', 'OPA', looks,
+              [(group, 'val_opa', '-', group.name) for group in groups]),
+      *(_curves(f'Loss of {group.name} by epoch', 'loss', looks,
+                [(group, 'train_loss', '--', 'training'),
+                 (group, 'val_loss', '-', 'validation')]) for group in groups)]
+
+
+def _mean_curve(group: Group, key: str) -> pd.Series:
+  """Mean over the runs, up to the epoch that all of them reached."""
+  curves = [run.curve[key] for run in group.runs if key in run.curve]
+  return (pd.concat(curves, axis=1).dropna().mean(axis=1) if curves
+          else pd.Series(dtype=float))
+
+
+def _curves(title: str, label: str, looks: Looks,
+            lines: Sequence[tuple[Group, str, str, str]]) -> page.Figure:
+  """A line for each (group, column, line style, name), thin ones for runs."""
+  from matplotlib import ticker
+  means = [(group, key, style, name, mean)
+           for group, key, style, name in lines
+           for mean in [_mean_curve(group, key)] if len(mean)]
+
+  def draw(figure, axes):
+    for group, key, style, name, mean in means:
+      look = looks[group.name]
+      for run in group.runs if len(group.runs) > 1 else ():
+        if key in run.curve:
+          axes.plot(run.curve[key], color=look.colour, lw=0.7, alpha=0.5,
+                    ls=style)
+      # Marks, as a line of a single epoch would not be seen.
+      axes.plot(mean, color=look.colour, lw=1.8, ls=style, label=name,
+                marker=look.mark, ms=4, markevery=max(1, len(mean) // 6))
+    axes.set(xlabel='epoch', ylabel=label)
+    axes.grid(True)
+    axes.xaxis.set_major_locator(ticker.MaxNLocator(
+        integer=True, nbins=6, min_n_ticks=1))
+    page.legend_below(figure, axes)
+
+  said = '; '.join(
+      f'{name}: {mean.iloc[0]:.4g} at first, {mean.iloc[-1]:.4g} at epoch '
+      f'{len(mean)}, {mean.max() if label == "OPA" else mean.min():.4g} at '
+      'best' for *_, name, mean in means)
+  return page.Figure(title, said, page.svg(draw, 2.5 + 0.16 * len(lines)))

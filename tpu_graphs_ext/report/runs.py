@@ -74,20 +74,16 @@ class Run:
         'seed': self.info.get('seed'),
         'epochs': len(self.curve),
         'best_epoch': None if opa.empty else opa.idxmax(),
-        'best_opa': None if opa.empty else opa.max(),
+        'best_opa': opa.max(),
         'minutes': seconds / 60 if _is_number(seconds) else None,
         'written': time.strftime('%Y-%m-%d %H:%M', time.localtime(
             os.path.getmtime(self.run_path))),
-        **{f'final_{k}': errors.get(str(k)) if _is_number(errors.get(str(k)))
-           else None for k in ks}}
+        **{f'final_{k}': value if _is_number(value) else None
+           for k in ks for value in [errors.get(str(k))]}}
 
 
 class Group(NamedTuple):
-  """Runs that differ only in their seed, by seed, and what they share.
-
-  The name is the model, and how it differs from other groups of that model; no
-  two groups have the same name.
-  """
+  """Runs that differ only in their seed, by seed, and their unique name."""
   name: str
   runs: Sequence[Run]
 
@@ -136,7 +132,6 @@ def of_one_task(found: Sequence[Run], task: str) -> list[Run]:
 
 
 def _run_paths(path: str) -> list[str]:
-  """Run files that a path stands for."""
   full = pathlib.Path(full_path(path))
   if full.name.startswith('model_'):
     return [artifacts.run_path_of(str(full))]
@@ -197,7 +192,7 @@ def shown(value: Any) -> str:
   """An argument as text."""
   if isinstance(value, dict) and {'node', 'config'} <= set(value):
     return 'given'  # feature_stats: hundreds of numbers.
-  return value if isinstance(value, str) else json.dumps(value)
+  return value if isinstance(value, str) else _text(value)
 
 
 def _text(value: Any) -> str:
