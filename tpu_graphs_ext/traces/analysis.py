@@ -56,24 +56,29 @@ def compared(path: str, steps: Optional[Sequence[int]],
   """Predicts the kernels and the steps of a trace; UserError as `calibrated`.
   """
   trace = _work_of(path, steps)
-  rows = []
+  rows, means, recorded = [], {}, {}
   for one in trace.work:
     size, kind = sizes.sizes_of(one), calibrate.kind_of(one.name)
-    us = (None if kind == calibrate.COMMUNICATION
-          else learned.us(one.name, size))
+    mean = learned.us(one.name, size, mean=True)
+    means[one] = one.duration_us if mean is None else mean
+    us = learned.us(one.name, size)
+    if kind == calibrate.COMMUNICATION:
+      us, recorded[one] = None, one.duration_us
     rows.append([one.name, one.caller.name if one.caller else '', kind,
                  one.start, one.duration_us, us, None,
                  *(size.get(name) for name in calibrate.SIZES)])
   kernels = pd.DataFrame(rows, columns=COLUMNS).astype(
       dict.fromkeys(COLUMNS[3:], float))
-  us, predicted = kernels.measured_us, kernels.predicted_us
-  kernels['error'] = (predicted - us).abs() / us.where(us > 0)
-  communication_us = us[kernels.kind == calibrate.COMMUNICATION].sum()
-  rest = us.sum() - communication_us
+  us, predicted_us = kernels.measured_us, kernels.predicted_us
+  kernels['error'] = (predicted_us - us).abs() / us.where(us > 0)
+  predicted, measured = replay.replay(trace, learned.host, means)
+  known, _ = replay.replay(trace, learned.host, {**means, **recorded})
+  step = {'measured_us': measured, 'predicted_us': predicted,
+          'communication_as_recorded_us': known} if measured else {}
+  rest = us[kernels.kind != calibrate.COMMUNICATION].sum()
   return Comparison(
-      trace, learned.source, kernels, _step(trace, learned),
-      float(communication_us),
-      float(us[predicted.notna()].sum() / rest) if rest else 0.0)
+      trace, learned.source, kernels, step, float(us.sum() - rest),
+      float(us[predicted_us.notna()].sum() / rest) if rest else 0.0)
 
 
 def _work_of(path: str, steps: Optional[Sequence[int]]) -> Trace:
@@ -82,20 +87,6 @@ def _work_of(path: str, steps: Optional[Sequence[int]]) -> Trace:
     raise UserError(f'{path}: has no GPU work in these steps; record it with '
                     'ProfilerActivity.CUDA')
   return trace
-
-
-def _step(trace: Trace, learned: Calibration) -> dict[str, float]:
-  means = {}
-  for one in trace.work:
-    us = learned.us(one.name, sizes.sizes_of(one), mean=True)
-    means[one] = one.duration_us if us is None else us
-  recorded = {
-      one: one.duration_us for one in trace.work
-      if calibrate.kind_of(one.name) == calibrate.COMMUNICATION}
-  predicted, measured = replay.replay(trace, learned.host, means)
-  known, _ = replay.replay(trace, learned.host, {**means, **recorded})
-  return {'measured_us': measured, 'predicted_us': predicted,
-          'communication_as_recorded_us': known} if measured else {}
 
 
 def summary(kernels: pd.DataFrame, by: str = 'kind') -> pd.DataFrame:
@@ -125,7 +116,7 @@ def text(found: Comparison, top: int = 15) -> str:
            f'  learned from {found.source}', '',
            'By kind; times in us, errors |predicted - measured| / measured',
            _table(summary(kernels)),
-           f'{_percent(found.coverage)} of the time of the GPU is predicted, '
+           f'{100 * found.coverage:.1f} % of the time of the GPU is predicted, '
            'without communication, which takes '
            f'{found.communication_us:,.0f} us', '']
   if found.step:
@@ -142,13 +133,10 @@ def text(found: Comparison, top: int = 15) -> str:
                     _table(by_function.loc[dearest])])
 
 
-def _percent(share: float) -> str:
-  return f'{100 * share:.1f} %'
-
-
 _FORMATS = {'kernels': '{:,d}'.format, 'ratio': '{:.3f}'.format,
             **dict.fromkeys(('measured_us', 'predicted_us'), '{:,.1f}'.format),
-            **dict.fromkeys(('mean_error', 'geometric_error'), _percent)}
+            **dict.fromkeys(('mean_error', 'geometric_error'),
+                            lambda share: f'{100 * share:.1f} %')}
 
 
 def _table(frame: pd.DataFrame) -> str:

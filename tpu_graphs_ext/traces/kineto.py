@@ -97,8 +97,8 @@ def read(path: str) -> Trace:
       content = (gzip.GzipFile(fileobj=file) if packed else file).read(
           MOST_BYTES + 1)
   except (OSError, EOFError, zlib.error) as error:
-    raise UserError(f'{path}: cannot be read, or is cut off ({error})'
-                    ) from error
+    raise UserError(
+        f'{path}: cannot be read, or is cut off ({error})') from error
   if len(content) > MOST_BYTES:
     raise UserError(f'{path}: holds more than {MOST_BYTES:,} bytes of JSON; '
                     'record fewer steps')
@@ -122,9 +122,10 @@ def trace_of(path: str, content: Any) -> Trace:
   work = sorted((one for one in found if one.kind == WORK),
                 key=lambda one: (one.start, one.end))
   _attribute(calls, work)
-  gpus = content.get('deviceProperties')
-  named = isinstance(gpus, list) and gpus and isinstance(gpus[0], dict)
-  gpu = str(gpus[0].get('name')) if named else 'a GPU'
+  try:
+    gpu = str(content['deviceProperties'][0]['name'])
+  except (LookupError, TypeError):
+    gpu = 'a GPU'
   return Trace(path, calls, work, work, gpu, ())
 
 
@@ -193,19 +194,17 @@ def _attribute(calls: Sequence[Event], work: Sequence[Event]) -> None:
 
 def steps_of(trace: Trace, wanted: Optional[Sequence[int]]) -> Trace:
   """Some steps of a trace, or all steps; a trace without steps as a whole."""
-  times: dict[int, list[float]] = {}
-  for call in trace.calls:
-    if call.step is not None:
-      times.setdefault(call.step, []).extend((call.start, call.end))
-  chosen = sorted(times) if wanted is None else wanted
+  marks = [call for call in trace.calls if call.step is not None]
+  known = sorted({mark.step for mark in marks})
+  chosen = known if wanted is None else wanted
   for number in chosen:
-    if number not in times:
+    if number not in known:
       raise UserError(f'{trace.path}: has no step {number}; its steps are: '
-                      + ', '.join(map(str, sorted(times))))
+                      + ', '.join(map(str, known)))
   if not chosen:
     return trace
-  start = min(min(times[number]) for number in chosen)
-  end = max(max(times[number]) for number in chosen)
+  start = min(mark.start for mark in marks if mark.step in chosen)
+  end = max(mark.end for mark in marks if mark.step in chosen)
   return trace._replace(
       steps=tuple(chosen),
       calls=[call for call in trace.calls if start <= call.start < end],

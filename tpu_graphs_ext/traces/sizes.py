@@ -20,8 +20,7 @@ _BYTES = {
     'long int': 8, 'long long': 8, 'int': 4, 'short': 2, 'char': 1,
     'signed char': 1, 'unsigned char': 1, 'bool': 1, 'Float8_e4m3fn': 1,
     'Float8_e5m2': 1, 'complex<float>': 8, 'complex<double>': 16}
-_MOST = 1e30
-_MOST_SIDE = 2**32  # Of a block or a grid.
+_MOST, _MOST_SIDE = 1e30, 2**32  # Of a size, and of a block or a grid.
 
 
 class Tensor(NamedTuple):
@@ -46,17 +45,13 @@ def sizes_of(work: Event) -> dict[str, float]:
   moved = work.args.get('bytes')  # By copies and fills.
   found = ({'bytes': moved} if is_number(moved) and moved > 0
            else _sizes_of_operator(work))
-  found['threads'] = _sides(work, 'block') * _sides(work, 'grid')
+  sides = [work.args.get(name) for name in ('block', 'grid')]
+  if all(isinstance(three, list) and len(three) == 3 and all(
+      type(side) is int and 0 < side < _MOST_SIDE for side in three)
+         for three in sides):
+    found['threads'] = math.prod(sides[0] + sides[1])
   return {name: float(size) for name, size in found.items()
           if 0 < size < _MOST}
-
-
-def _sides(work: Event, name: str) -> int:
-  """Product of the three sides of a block or grid; 0 if they are missing."""
-  sides = work.args.get(name)
-  known = isinstance(sides, list) and len(sides) == 3 and all(
-      type(side) is int and 0 < side < _MOST_SIDE for side in sides)
-  return math.prod(sides) if known else 0
 
 
 def _sizes_of_operator(work: Event) -> dict[str, float]:
@@ -95,12 +90,12 @@ def _arguments(call: Event) -> list[Argument]:
 
 def _argument(dims: Any, kind: str) -> Argument:
   kind = kind.replace('c10::', '').replace('at::', '')
-  if kind != 'TensorList' and kind not in _BYTES:
-    return None
-  _require(isinstance(dims, list))
   if kind == 'TensorList':  # Their types are not recorded.
     return [_argument(one, 'float') for one in dims]
-  _require(all(type(side) is int and side >= 0 for side in dims))
+  if kind not in _BYTES:
+    return None
+  _require(isinstance(dims, list)
+           and all(type(side) is int and side >= 0 for side in dims))
   return Tensor(tuple(dims), _BYTES[kind])
 
 
