@@ -165,5 +165,5 @@ def _with_workers(args: Namespace) -> int:
       args.out, all_tiles=bool(args.files),
       top_k=args.top_k, tpu=args.tpu, workers=args.workers or 0,
       scheduler=args.scheduler, loading=loading)
-  print(summary.text())
+  print(summary.text)
   return _failed(summary.errors)

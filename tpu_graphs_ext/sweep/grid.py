@@ -21,8 +21,8 @@ MOST_TRIALS = 100_000
 GOALS = {'tile': ('opa', 'top1', 'top5', 'top10'),
          'layout': ('opa', 'kendall', 'top1', 'top10', 'top100')}
 # Settings that the sweep gives each trial.
-OWN_SETTINGS = ('model', 'model_kwargs_json', 'seed', 'data_root', 'out_dir',
-                'results_csv', 'run_id', 'resume', 'tensorboard')
+_OWN_SETTINGS = {'model', 'model_kwargs_json', 'seed', 'data_root', 'out_dir',
+                 'results_csv', 'run_id', 'resume', 'tensorboard'}
 # Annotation of a field -> what JSON may hold there.
 _KINDS = {'int': ((int,), 'a whole number'), 'str': ((str,), 'a text'),
           'float': ((int, float), 'a number'), 'list': ((list,), 'a list'),
@@ -251,12 +251,12 @@ def read(path: str) -> Grid:
 
 def _check_setting(settings: type, name: str, values: Any) -> None:
   """Raises UserError unless flags of `train` take the values."""
-  fields = {field.name: field for field in dataclasses.fields(settings)
-            if field.name not in OWN_SETTINGS}
-  _require(name in fields, 'settings: must be flags of train that the sweep '
-           f'does not set, of {", ".join(fields)}', name)
+  flags = settings.__dataclass_fields__.keys() - _OWN_SETTINGS
+  _require(name in flags, 'settings: must be flags of train that the sweep '
+           f'does not set, of {", ".join(sorted(flags))}', name)
   # If the ends of a range are allowed, all of it is.
-  for value in (dataclasses.astuple(values)[:2] if isinstance(values, Range)
+  for value in ([values.min, values.max] if isinstance(values, Range)
                 else values):
-    _require_kind(fields[name], value, f'settings.{name}')
+    _require_kind(settings.__dataclass_fields__[name], value,
+                  f'settings.{name}')
     settings(**{name: value})

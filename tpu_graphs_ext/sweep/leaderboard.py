@@ -132,9 +132,9 @@ class Leaderboard:
             f'{number} {state}' for state, number in states.items())]
     if self.best:
       lines.append(f'best model:  {out}/model_{self.best["run"]}')
-    lines += [f'tables:      {out}/leaderboard.csv, trials.csv',
-              f'to compare:  tpu-graphs-ext report {out}']
-    return '\n'.join(lines)
+    return '\n'.join([
+        *lines, f'tables:      {out}/leaderboard.csv, trials.csv',
+        f'to compare:  tpu-graphs-ext report {out}'])
 
 
 def _cell(value: Any) -> Any:

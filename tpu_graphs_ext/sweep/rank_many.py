@@ -16,7 +16,7 @@ import os
 import time
 import zlib
 from collections.abc import Iterator, Sequence
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 from tqdm import tqdm
 
@@ -49,28 +49,10 @@ LEGAL = ('file', 'tile_id', 'nodes', 'copies', 'op_name', 'share', 'cycles',
 _FORMAT = 4  # Changes when the same files give other rows, or other records.
 
 
-@dataclasses.dataclass
-class Summary:
-  """How much was ranked, and the errors of rows."""
-  out: str
-  files: int
-  kept: int  # Files that an earlier run had ranked.
-  seconds: float = 0.0
-  kernels: int = 0
-  configs: int = 0
-  errors: list[str] = dataclasses.field(default_factory=list)
-
-  def add(self, row: dict[str, Any]) -> None:
-    if row['error'] is not None:
-      self.errors.append(row['error'])
-    elif row['tile_id'] is not None:
-      self.kernels += 1
-      self.configs += row['scored'] if 'scored' in row else row['configs']
-
-  def text(self) -> str:
-    return (f'{self.kernels:,} kernels with {self.configs:,} tiles ranked, of '
-            f'{self.files:,} files ({self.kept:,} by an earlier run), in '
-            f'{self.seconds:,.0f} s: {self.out}')
+class Summary(NamedTuple):
+  """How much was ranked, in words, and the errors of rows."""
+  text: str
+  errors: list[str]
 
 
 def rank_many(model_dir: str, given: Sequence[str], out: str, *,
@@ -105,19 +87,25 @@ def rank_many(model_dir: str, given: Sequence[str], out: str, *,
                 for file in storage.find(one, endings)}.values())
   settings = _settings(model_dir, loading, all_tiles=all_tiles,
                        top_k=top_k, tpu=tpu)
+  kernels, tiles, errors = 0, 0, []
   with _journal(out_path + '.partial', settings.basis) as journal:
     left = [file for file in found
             if journal.key(file) not in journal.places]
-    summary = Summary(out, len(found), len(found) - len(left))
-    _rank(settings, left, journal, summary, workers, scheduler)
+    _rank(settings, left, journal, len(found), workers, scheduler)
     with files.new_file(out_path) as target:
-      for file in found:
-        for line in journal.read(file):
-          summary.add(json.loads(line))
-          target.write(line + b'\n')
+      for line in (line for file in found for line in journal.read(file)):
+        target.write(line + b'\n')
+        row = json.loads(line)
+        if row['error'] is not None:
+          errors.append(row['error'])
+        elif row['tile_id'] is not None:
+          kernels += 1
+          tiles += row['scored' if all_tiles else 'configs']
     journal.places.clear()
-  summary.seconds = time.monotonic() - start
-  return summary
+  return Summary(
+      f'{kernels:,} kernels with {tiles:,} tiles ranked, of {len(found):,} '
+      f'files ({len(found) - len(left):,} by an earlier run), in '
+      f'{time.monotonic() - start:,.0f} s: {out}', errors)
 
 
 def _hash_of(content: Any) -> str:
@@ -148,11 +136,11 @@ def _settings(model_dir: str, loading: LoadSettings,
 
 
 def _rank(settings: Settings, left: Sequence[Found], journal: _Journal,
-          summary: Summary, workers: int, scheduler: str) -> None:
+          number: int, workers: int, scheduler: str) -> None:
   """Ranks files into the journal, also those that kill workers."""
   by_path = {file.path: file for file in left}
   tasks = ((path, (settings, file)) for path, file in by_path.items())
-  with tqdm(desc='rank', total=summary.files, initial=summary.kept, unit='file',
+  with tqdm(desc='rank', total=number, initial=number - len(left), unit='file',
             disable=None, leave=False) as bar, contextlib.closing(pool.run(
                 rank_file, tasks, workers=workers,
                 scheduler=scheduler)) as outcomes:
