@@ -17,7 +17,7 @@ from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.engine import artifacts, settings
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.sweep import grid
-from tpu_graphs_ext.traces import analysis, calibrate, kineto
+from tpu_graphs_ext.traces import analysis, calibrate
 
 STATS = {'minimum': [0.0, 1.0], 'maximum': [1.0, 1e9]}
 RUN = {
@@ -104,12 +104,3 @@ def test_a_printed_line_is_short_and_can_be_encoded():
   assert len(first) <= 500
   assert first.startswith('a.json: x') and first.endswith('; give less')
   assert second == 'b \\ud800'
-
-
-def test_a_bomb_of_a_trace_is_not_parsed(tmp_path, monkeypatch):
-  path = tmp_path / 't.json.gz'
-  path.write_bytes(gzip.compress(b'[' + b'{},' * 100_000 + b'{}]'))
-  monkeypatch.setattr(kineto, 'MOST_PARSED_BYTES', 10 << 20)
-  monkeypatch.setattr(json, 'loads', None)
-  with pytest.raises(UserError, match='GiB of memory'):
-    kineto.read(str(path))

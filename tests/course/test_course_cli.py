@@ -21,21 +21,18 @@ def test_verify(monkeypatch, capsys):
     return verify.Verdict(model_dir, 'm.py', faults=list(faults))
 
   monkeypatch.setattr(verify, 'verify', fake)
-  assert cli.main(['verify', '--model_dir=model_a', '--root=r',
-                   '--models_py=m.py', '--data_root=d', '--cache_dir=',
-                   '--time_limit=0.5']) == 0
-  assert asked == [{'model_dir': 'model_a', 'models_py': 'm.py', 'root': 'r',
-                    'data_root': 'd', 'cache_dir': '', 'time_limit': 0.5}]
+  monkeypatch.setattr(zip_file, 'unpack', lambda path, folder: (
+      f'model_{path}', 'packed.py'))
+  given = {'root': 'r', 'data_root': 'd', 'cache_dir': '', 'time_limit': 0.5}
+  flags = [f'--{name}={value}' for name, value in given.items()]
+  assert cli.main(['verify', '--dir=a', '--models_py=m.py', *flags]) == 0
   assert capsys.readouterr().out == 'this hand-in works\n'
   faults.append('it is broken')
-  assert cli.main(['verify', '--model_dir=model_a', '--json']) == 1
+  assert cli.main(['verify', '--package=b', '--json', *flags]) == 1
   content = json.loads(capsys.readouterr().out)
   assert (content['ok'], content['faults']) == (False, ['it is broken'])
-  monkeypatch.setattr(zip_file, 'unpack', lambda path, folder: (
-      f'{folder}/model_{path}', f'{folder}/models.py'))
-  assert cli.main(['verify', '--package=b']) == 1
-  assert asked[-1]['model_dir'].endswith('/model_b')
-  assert asked[-1]['models_py'].endswith('/models.py')
+  assert asked == [{'model_dir': 'a', 'models_py': 'm.py', **given},
+                   {'model_dir': 'model_b', 'models_py': 'packed.py', **given}]
 
 
 def test_usage(capsys):

@@ -14,20 +14,17 @@ from tpu_graphs_ext.course.doctor import BROKEN, FINE, WARNING
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.stacks import versions
 
-CLASSIC = {'tensorflow': '2.15.1', 'keras': '2.15.0',
-           'tensorflow_gnn': '1.0.3',
-           'tensorflow-ranking': '0.5.5.dev', 'numpy': '1.26.4',
-           'absl-py': '2.5.1', 'apache-beam': '2.77.0', 'pandas': '3.0.6',
-           'scipy': '1.17.1', 'tqdm': '4.70.1'}
+CLASSIC = versions.STACKS['classic'].requirements
 
 
 @pytest.fixture
 def in_use(monkeypatch):
   """Pretends that a classic stack is in use, with some versions changed."""
   def change(python='3.10.1', **changes):
+    oldest = {package: wanted[2:].split(',')[0]
+              for package, wanted in CLASSIC.items()}
     monkeypatch.setattr(versions, 'describe', lambda: versions.StackInUse(
-        'classic', 'why', python, {**CLASSIC, **changes},
-        versions.STACKS['classic'].requirements))
+        'classic', 'why', python, {**oldest, **changes}, CLASSIC))
 
   return change
 

@@ -6,10 +6,10 @@ import pathlib
 import socket
 import subprocess
 import sys
-import time
 
 import pytest
 
+from support import waiting
 from tpu_graphs_ext.course import sandbox
 from tpu_graphs_ext.errors import UserError
 
@@ -74,15 +74,15 @@ def test_when_the_time_is_up_everything_that_was_started_ends(run, tmp_path):
   with pytest.raises(UserError, match='more time than --time_limit allows'):
     run(CHILD, minutes=0.1)
   child = int((tmp_path / 'sandbox' / 'output.log').read_text())
-  for _ in range(1000):  # Killing takes a moment.
+  stat = pathlib.Path(f'/proc/{child}/stat')
+
+  def is_dead():
     try:
-      state = pathlib.Path(f'/proc/{child}/stat').read_text().rsplit(')')[1]
+      return stat.read_text().rsplit(')')[1].split()[0] == 'Z'
     except OSError:
-      return
-    if state.split()[0] == 'Z':
-      return
-    time.sleep(0.1)
-  pytest.fail('the child lives')
+      return True
+
+  assert waiting.wait_for(is_dead, 100)
 
 
 def test_an_answer_that_was_damaged(tmp_path):
@@ -90,12 +90,9 @@ def test_an_answer_that_was_damaged(tmp_path):
   answer = {'faults': [], 'misfit': '', 'state': 0, 'seconds': 0.5,
             'scores': {'a': [1, 2.5]}}
   path.write_text(json.dumps(answer))
-  found = sandbox.read_answer(str(path))
-  assert (found.scores['a'].tolist(), found.ranked) == ([1, 2.5], True)
-  changes = ({'faults': 3}, {'state': None}, {'seconds': 'x'}, {'scores': []},
-             {'scores': {'a': ['x']}})
+  assert sandbox.read_answer(str(path)).scores['a'].tolist() == [1, 2.5]
   for text in ('', '[]', 100_000 * '[', '{"faults": []}',
-               *(json.dumps({**answer, **change}) for change in changes)):
+               json.dumps({**answer, 'scores': {'a': ['x']}})):
     path.write_text(text)
     with pytest.raises(UserError, match='left no whole answer'):
       sandbox.read_answer(str(path))

@@ -26,6 +26,8 @@ ONE_MORE = STUDENT.replace(
     SCORES, f'hidden = self._more(hidden)\n    {SCORES}').replace(
         '    self._step =', '    self._more = tf.keras.layers.Dense(\n'
         '        width, use_bias=False)\n    self._step =')
+
+
 @pytest.fixture(scope='module')
 def folder(tmp_path_factory):
   folder = tmp_path_factory.mktemp('verify')
@@ -94,15 +96,12 @@ def test_a_sound_hand_in_passes_and_says_who_graded_it(
   assert verdict.faults == []
   assert dict(os.environ) == before
   assert verdict.text().endswith('this hand-in works')
-  assert verdict.facts['ranked'].startswith('12 test kernels')
   # The run's own statistics leave the largest kernel out, the grader's do not.
   (note,) = verdict.notes
   assert 'train kernels of at least 6 configurations' in note
-  assert 'it is no fault' in note
   content = verdict.to_json()
   assert (content['ok'], content['graded_by']) == (True, 'tpu_graphs_ext')
-  assert content['facts']['class'] == 'TinyRanker {}'
-  assert 'this package, in a process of' in content['facts']['graded by']
+  assert content['facts']['ranked'].startswith('12 test kernels')
 
 
 def test_this_package_cannot_be_imported(folder, copied, tmp_path):
@@ -115,32 +114,29 @@ def test_this_package_cannot_be_imported(folder, copied, tmp_path):
 # ----------------------------------------------- models.py and the run file
 
 
-@pytest.mark.parametrize('source, parts', [
-    (STUDENT.replace(IMPORT, f'{IMPORT}import tpu_graphs_ext\n'),
+@pytest.mark.parametrize('source, args, parts', [
+    (STUDENT.replace(IMPORT, f'{IMPORT}import tpu_graphs_ext\n'), {},
      ['line 9 imports tpu_graphs_ext', 'copy what it needs into it']),
-    (ONE_MORE, ['7 are saved, and the class has 8']),
-    (WITH_NAN, ['scores of 12 of 12 test kernels are NaN or infinite']),
-    (UNSTEADY, ['gives other scores when it is called again',
-                'dropout or noise is on']),
-    (REVERSED, ['in the run file, 12 kernels have other configurations',
-                'from different trainings, or models.py']),
-], ids=['imports', 'one more', 'NaN', 'unsteady', 'reversed'])
-def test_models_py(folder, copied, tmp_path, in_process, source, parts):
-  fault(check(folder, copied, tmp_path, source), *parts)
-
-
-@pytest.mark.parametrize('args, parts', [
-    ({'model': 'TinyRankr'}, ['makes the class TinyRankr, which models.py']),
-    ({'model_kwargs_json': '{"deep": 2}'},
+    (ONE_MORE, {}, ['7 are saved, and the class has 8']),
+    (WITH_NAN, {}, ['scores of 12 of 12 test kernels are NaN or infinite']),
+    (UNSTEADY, {}, ['gives other scores when it is called again',
+                    'dropout or noise is on']),
+    (REVERSED, {}, ['in the run file, 12 kernels have other configurations',
+                    'from different trainings, or models.py']),
+    (STUDENT, {'model': 'TinyRankr'},
+     ['makes the class TinyRankr, which models.py']),
+    (STUDENT, {'model_kwargs_json': '{"deep": 2}'},
      ['TinyRanker cannot be built', "unexpected keyword argument 'deep'"]),
-    ({'model_kwargs_json': '{"width": 5}'},
+    (STUDENT, {'model_kwargs_json': '{"width": 5}'},
      ['(60, 4) is saved where the class has', '(60, 5)',
-      "models.py, the class's arguments or the data have changed"])])
-def test_args_of_the_run_file(folder, copied, tmp_path, in_process, args,
-                              parts):
+      "models.py, the class's arguments or the data have changed"]),
+], ids=['imports', 'one more', 'NaN', 'unsteady', 'reversed', 'class', 'kwargs',
+        'width'])
+def test_models_py_and_the_run_file(folder, copied, tmp_path, in_process,
+                                    source, args, parts):
   model_dir = tiny_handin.change_run(
       copied, lambda run: run['args'].update(args))
-  fault(check(folder, model_dir, tmp_path), *parts)
+  fault(check(folder, model_dir, tmp_path, source), *parts)
 
 
 # ---------------------------------------------------------------- the data
@@ -223,7 +219,6 @@ def test_what_cannot_be_verified(copied, tmp_path):
 HOSTILE = {
     'exit': ('raise SystemExit(0)\n', 'cannot be imported at line 9 (SystemEx'),
     'exit at once': ('import os\nos._exit(0)\n', 'models.py ends Python'),
-    'sleep': ('import time\ntime.sleep(1e6)\n', 'more time than --time_limit'),
 }
 
 
@@ -232,9 +227,8 @@ HOSTILE = {
 @pytest.mark.parametrize('name', HOSTILE)
 def test_a_hostile_hand_in_gets_one_fault(folder, copied, tmp_path, name):
   code, message = HOSTILE[name]
-  minutes = {'time_limit': 0.4} if name == 'sleep' else {}
   verdict = check(folder, copied, tmp_path,
-                  STUDENT.replace(IMPORT, IMPORT + code, 1), **minutes)
+                  STUDENT.replace(IMPORT, IMPORT + code, 1))
   (only,) = verdict.faults
   assert message in only
   assert 'Traceback' not in verdict.text()

@@ -120,16 +120,13 @@ def test_what_comes_while_it_is_written_stays(tmp_path, monkeypatch):
 def test_settings_are_checked(tmp_path):
   for settings, message in (
       ({'kernels': 6}, '--kernels must be at least 7'),
-      ({'seed': -1}, '--seed must be at least 0; got -1'),
       ({'tpu': 'v9'}, "--tpu must be one of v3, v5e; got 'v9'")):
     with pytest.raises(UserError, match=message):
       SampleDataSettings(**{'out': 'out', **settings})
   path = tmp_path / 'data'
   path.write_text('')
-  for out, message in ((' ', '--out is empty'),
-                       (str(path), 'data: cannot be written')):
-    with pytest.raises(UserError, match=message):
-      write.write_sample_data(SampleDataSettings(out))
+  with pytest.raises(UserError, match='data: cannot be written'):
+    write.write_sample_data(SampleDataSettings(str(path)))
 
 
 # --- Tiles of one kernel -----------------------------------------------------

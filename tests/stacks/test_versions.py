@@ -43,14 +43,11 @@ def test_the_name_follows_from_tensorflow(installed):
 def test_without_tensorflow_it_follows_from_python(installed, monkeypatch):
   for python, name in (('3.9.1', 'classic'), ('3.11.7', 'classic'),
                        ('3.12.0', 'current'), ('3.13.2', 'current')):
-    monkeypatch.setattr(platform, 'python_version',
-                        lambda python=python: python)
     monkeypatch.setattr(platform, 'python_version_tuple',
                         lambda python=python: tuple(python.split('.')))
     described = versions.describe()
     assert described.name == versions.stack_name() == name
-    assert described.why == (f'what Python {python} gets; TensorFlow is not '
-                             'installed')
+    assert 'TensorFlow is not installed' in described.why
     assert described.versions['tensorflow'] is None
     assert described.expected == versions.STACKS[name].requirements
 

@@ -6,6 +6,7 @@ index changes the answer.
 
 from __future__ import annotations
 
+import functools
 import pathlib
 
 import numpy as np
@@ -40,37 +41,22 @@ def make_kernel(tile_id: str = 'tiny_net_0', *, num_nodes: int = 3,
       normalizer_ns=(1000 + config).astype(np.int64))
 
 
-def one_node(**kwargs) -> Kernel:
-  """A single instruction."""
-  return make_kernel('one_node_0', num_nodes=1, edges=(), **kwargs)
+one_node = functools.partial(
+    make_kernel, 'one_node_0', num_nodes=1, edges=())
+chain = functools.partial(make_kernel, 'chain_0', base=10)  # 0 -> 1 -> 2.
+# 1 and 2 consume 0, and 3 consumes both.
+diamond = functools.partial(
+    make_kernel, 'diamond_0', num_nodes=4, num_configs=5,
+    edges=((1, 0), (2, 0), (3, 1), (3, 2)), base=20)
+no_edges = functools.partial(
+    make_kernel, 'no_edges_0', num_nodes=2, edges=(), base=30)
+one_config = functools.partial(
+    make_kernel, 'one_config_0', num_configs=1, base=40)
 
 
-def chain(**kwargs) -> Kernel:
-  """0 -> 1 -> 2: each node consumes the one before it."""
-  return make_kernel('chain_0', **{'base': 10, **kwargs})
-
-
-def diamond(**kwargs) -> Kernel:
-  """1 and 2 consume 0, and 3 consumes both."""
-  return make_kernel('diamond_0', num_nodes=4, num_configs=5,
-                     edges=((1, 0), (2, 0), (3, 1), (3, 2)),
-                     **{'base': 20, **kwargs})
-
-
-def no_edges(**kwargs) -> Kernel:
-  """Two instructions that do not meet."""
-  return make_kernel('no_edges_0', num_nodes=2, edges=(),
-                     **{'base': 30, **kwargs})
-
-
-def one_config(**kwargs) -> Kernel:
-  """Nothing to rank."""
-  return make_kernel('one_config_0', num_configs=1, **{'base': 40, **kwargs})
-
-
-def identical_configs(**kwargs) -> Kernel:
+def identical_configs() -> Kernel:
   """Four configurations with equal features and different runtimes."""
-  kernel = make_kernel('identical_configs_0', **{'base': 50, **kwargs})
+  kernel = make_kernel('identical_configs_0', base=50)
   kernel.config_feat[:] = 0
   return kernel
 

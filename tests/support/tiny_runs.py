@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import html.parser
 import os
 
@@ -44,25 +45,20 @@ class Page(html.parser.HTMLParser):
     counts: how often each element is there.
     text: all that can be read.
   """
+
   _VOID = ('meta', 'link', 'br', 'img')
 
   def __init__(self, content: str):
     super().__init__()
-    self.ids, self.outside = [], []
-    self.unclosed, self.counts, self.text = [], {}, ''
+    self.ids, self.outside, self.unclosed, self.text = [], [], [], ''
+    self.counts = collections.Counter()
     self.feed(content)
     self.close()
 
   def handle_starttag(self, tag, attrs):
     if tag not in self._VOID:
       self.unclosed.append(tag)
-    self._note(tag, attrs)
-
-  def handle_startendtag(self, tag, attrs):
-    self._note(tag, attrs)
-
-  def _note(self, tag, attrs):
-    self.counts[tag] = self.counts.get(tag, 0) + 1
+    self.counts[tag] += 1
     for name, value in attrs:
       if name == 'id':
         self.ids.append(value)
@@ -70,8 +66,8 @@ class Page(html.parser.HTMLParser):
         self.outside.append(value)
 
   def handle_endtag(self, tag):
-    assert self.unclosed and self.unclosed[-1] == tag, (tag, self.unclosed)
-    self.unclosed.pop()
+    if tag not in self._VOID:
+      assert self.unclosed.pop() == tag
 
   def handle_data(self, data):
     if self.unclosed and self.unclosed[-1] != 'style':

@@ -1,18 +1,13 @@
 """Tuning files of one module, made by hand."""
 
+from support import tiny_hlo
 from tpu_graphs_ext.hlo import protos
 
 
 def fill_module(module, name='tanh', size=2048):
   """entry: tanh(parameter), of rank 1."""
-  module.name, module.entry_computation_id = name, 1
-  entry = module.computations.add(id=1, name='entry', root_id=11)
-  for number, opcode, operands in ((10, 'parameter', []), (11, 'tanh', [10])):
-    node = entry.instructions.add(id=number, name=opcode, opcode=opcode,
-                                  operand_ids=operands)
-    node.shape.element_type = protos.PrimitiveType.Value('F32')
-    node.shape.dimensions.append(size)
-    node.shape.layout.minor_to_major.append(0)
+  module.CopyFrom(tiny_hlo.elementwise([size]))
+  module.name = name
 
 
 def add_tile_run(data, bounds, time_ns, error=False, default=False):
