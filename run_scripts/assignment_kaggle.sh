@@ -32,4 +32,4 @@ if [ "$(grep -c '^tile:' "$PREDICTIONS")" != 844 ]; then
   SAMPLE=$OUT_DIR/rehearsal_sample.csv
 fi
 verb kaggle-csv --tile "$PREDICTIONS" --sample "$SAMPLE" \
-  --data_root "$DATA_ROOT" --out "$OUT_DIR/kaggle.csv"
+  --out "$OUT_DIR/kaggle.csv"

@@ -133,8 +133,7 @@ def test_the_whole_way(checkout_root, clone, scripts, data, tmp_path,
   mine = str(tmp_path / 'kaggle.csv')
   assert cli.main([
       'kaggle-csv', f'--tile={theirs}/predictions_model_output.csv',
-      f'--out={mine}', f'--sample={scripts}/sample_submission.csv',
-      f'--data_root={data}']) == 0
+      f'--out={mine}', f'--sample={scripts}/sample_submission.csv']) == 0
   assert capsys.readouterr().out.endswith(f'894 rows: {mine}\n')
   # The course's file, which goes by position, holds the same rows.
   assert predictions_csv.read(mine) == predictions_csv.read(

@@ -2,7 +2,6 @@
 
 import pytest
 
-from support import tiny_kernels
 from tpu_graphs_ext.course import kaggle
 from tpu_graphs_ext.engine import predictions_csv
 from tpu_graphs_ext.errors import UserError
@@ -25,16 +24,6 @@ def sample(tmp_path) -> str:
   return write(tmp_path / 'sample_submission.csv', SAMPLE)
 
 
-@pytest.fixture
-def data(tmp_path):
-  """Tile kernels aa of 7 and bb of 3 configurations."""
-  (tmp_path / 'test').mkdir()
-  for name, number in (('aa', 7), ('bb', 3)):
-    tiny_kernels.make_kernel(name, num_configs=number).save(
-        str(tmp_path / 'test'))
-  return tmp_path
-
-
 def run(tmp_path, tile: dict[str, str], **kwargs) -> list[str]:
   """Lines of the file that is made from these tile rows."""
   out = tmp_path / 'out' / 'kaggle.csv'
@@ -48,25 +37,6 @@ def test_rows_are_matched_by_id_and_have_five_places(tmp_path, sample):
              sample=sample) == [
       'ID,TopConfigs', 'tile:xla:aa,9;8;7;6;5', 'tile:xla:bb,1;2;0;0;0',
       'layout:xla:default:net,0;1;2', 'layout:nlp:random:bert,0;1']
-
-
-def test_tile_rows_against_the_data(data):
-  sample = write(data / 'sample.csv', SAMPLE)
-  for name, indices, message in (
-      ('aa', '7;5;4;3;2', 'must name 5 of its 7 configurations, or all'),
-      ('aa', '6;6;4;3;2', r'and then 0; got \[6, 6, 4, 3, 2\]'),
-      ('aa', '6;5;4;3', 'has 4 indices; it must have 5'),
-      # Each of its three once, then zeros.
-      ('bb', '0;1;2;1;0', 'must name 5 of its 3 configurations')):
-    with pytest.raises(UserError, match=message):
-      run(data, {**TILES, f'tile:xla:{name}': indices}, sample=sample,
-          data_root=str(data))
-  (data / 'test' / 'bb.npz').unlink()
-  with pytest.raises(UserError, match='bb is not a kernel of the test split'):
-    run(data, TILES, sample=sample, data_root=str(data))
-  (data / 'test' / 'aa.npz').write_bytes(b'PK')
-  with pytest.raises(UserError, match=r'aa.npz: config_feat cannot be read'):
-    run(data, TILES, sample=sample, data_root=str(data))
 
 
 def test_faults_of_the_rows(tmp_path, sample):

@@ -37,8 +37,8 @@ tpu-graphs-ext predict --dir own/latest --stats all --data_root data \\
 tpu-graphs-ext package --dir own/latest --data_root data --out in.zip
 tpu-graphs-ext verify --package in.zip --data_root data
 (cat predictions.csv; printf '\\nlayout:xla:random:net,0;1') > sample.csv
-tpu-graphs-ext kaggle-csv --tile predictions.csv --data_root data \\
-    --sample sample.csv --out kaggle.csv
+tpu-graphs-ext kaggle-csv --tile predictions.csv --sample sample.csv \\
+    --out kaggle.csv
 '''
 
 

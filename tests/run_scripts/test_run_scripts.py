@@ -188,7 +188,7 @@ def test_kaggle(student):
   assert second == (
       'ran: -m tpu_graphs_ext.cli kaggle-csv --tile HOME/out/predictions.csv '
       '--sample HOME/tpu_graphs_scripts/sample_submission.csv '
-      '--data_root HOME/d --out HOME/out/kaggle.csv')
+      '--out HOME/out/kaggle.csv')
   sample = home / 'tpu_graphs_scripts/sample_submission.csv'
   (home / 'out/predictions.csv').write_text('ID,TopConfigs\ntile:xla:a,1;0')
   sample.write_text('ID,TopConfigs\ntile:xla:b,0;1\nlayout:xla:random:c,0;1')

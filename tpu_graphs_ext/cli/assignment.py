@@ -109,11 +109,8 @@ def _place(args: Namespace) -> dict[str, Any]:
              'given: those of the sample', action='append'),
         path('--out', 'FILE', 'the CSV to write', required=True),
         path('--sample', 'CSV', "the course's sample_submission.csv, which "
-             'names the rows', required=True),
-        flag('--data_root', 'DATA_ROOT', 'folder with the split test, to check '
-             'indices against; empty: unchecked', '')])
+             'names the rows', required=True)])
 def kaggle_csv(args: Namespace) -> None:
   from tpu_graphs_ext.course import kaggle
   print(kaggle.kaggle_csv(
-      args.tile, args.out, layout=args.layout or (), sample=args.sample,
-      data_root=args.data_root))
+      args.tile, args.out, layout=args.layout or (), sample=args.sample))

@@ -11,13 +11,9 @@ create_kaggle_csv.py.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Sequence
 
-from tpu_graphs_ext.course import agreement
-from tpu_graphs_ext.data import kernel, npz, read
 from tpu_graphs_ext.engine import predictions_csv, settings
-from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.files import require_path
 
 TILE = predictions_csv.TILE
@@ -28,7 +24,7 @@ PUBLISHED_ROWS = 894
 _log = logging.getLogger(__name__)
 
 
-def kaggle_csv(tile: str, out: str, *, sample: str, data_root: str = '',
+def kaggle_csv(tile: str, out: str, *, sample: str,
                layout: Sequence[str] = ()) -> str:
   """Writes the competition's file.
 
@@ -36,8 +32,6 @@ def kaggle_csv(tile: str, out: str, *, sample: str, data_root: str = '',
     tile: CSV of the tile rows, five or more configurations each.
     out: the file to write.
     sample: the course's sample_submission.csv, which names the rows.
-    data_root: folder whose `test` holds the tile kernels, to check indices
-      against; empty: not checked.
     layout: CSVs of layout rows, as `predict --task layout` writes them: all
       programs of each of their collections, all configurations of each. Other
       collections keep the rows of the sample: every configuration, in the
@@ -51,11 +45,10 @@ def kaggle_csv(tile: str, out: str, *, sample: str, data_root: str = '',
   """
   out = require_path('--out', out)
   expected = predictions_csv.read(sample)
-  counts = _tile_counts(data_root) if data_root else {}
   rows, faults = {}, []
   for path in (tile, *layout):
     for name, indices in predictions_csv.read(path).items():
-      if fault := _fault(name, indices, path == tile, expected, counts):
+      if fault := _fault(name, indices, path == tile, expected):
         faults.append(f'{name} {fault}')
       elif name in rows:
         faults.append(f'{name} is in two files')
@@ -78,25 +71,8 @@ def _collection(name: str) -> str:
   return name.rpartition(':')[0] + ':'
 
 
-def _tile_counts(data_root: str) -> dict[str, int]:
-  """ID -> configurations of the kernels of the test split.
-
-  Raises:
-    UserError: a file is damaged.
-  """
-  counts = {}
-  for path in read.find_npz(os.path.join(data_root, 'test')):
-    try:
-      counts[TILE + kernel.tile_id_of(path)] = npz.shape_of(
-          path, 'config_feat')[0]
-    except (npz.DamagedError, KeyError, IndexError) as error:
-      raise UserError(f'{path}: config_feat cannot be read ({error}); copy the '
-                      'file again') from error
-  return counts
-
-
 def _fault(name: str, indices: Sequence[int], is_tile: bool,
-           expected: dict[str, list[int]], counts: dict[str, int]) -> str:
+           expected: dict[str, list[int]]) -> str:
   """What is wrong with a row, or ''."""
   if name.startswith(TILE) != is_tile:
     return 'belongs into a file for the other flag, --tile or --layout'
@@ -107,10 +83,4 @@ def _fault(name: str, indices: Sequence[int], is_tile: bool,
       return f'must name each of its {len(expected[name])} configurations once'
   elif len(indices) < TILE_PLACES:
     return f'has {len(indices)} indices; it must have {TILE_PLACES}'
-  elif counts and name not in counts:
-    return 'is not a kernel of the test split of --data_root'
-  elif counts and not agreement.is_possible(
-      indices[:TILE_PLACES], counts[name]):
-    return (f'must name {TILE_PLACES} of its {counts[name]} configurations, '
-            f'or all, and then 0; got {indices[:TILE_PLACES]}')
   return ''
