@@ -32,7 +32,7 @@ from collections.abc import Callable, Sequence
 from typing import Optional
 
 import numpy as np
-import pack_layouts
+import pack_kernels
 import single_kernel
 
 from tpu_graphs_ext.hlo import (
@@ -437,9 +437,25 @@ def pack(folder: str, splits: dict, configs: int) -> None:
       print(f'{name}: left out, too few configurations', file=sys.stderr)
       continue
     found.append(layouts.Program(name, split, bare(module), searches))
-  pack_layouts.save(found, COMPILER)
+  save(found, COMPILER)
   print(f'{layouts.PATH}: {len(found)} programs, '
         f'{os.path.getsize(layouts.PATH) / 1024:.0f} KiB')
+
+
+def save(programs: Sequence[layouts.Program], compiler: str,
+         path: str = layouts.PATH) -> None:
+  """Writes a file that `layouts.load` reads."""
+  judged = [one for p in programs for one in p.searches.values()]
+  pack_kernels.pack(
+      path, {'format': layouts.FORMAT, 'compiler': compiler, 'programs': [
+          [p.name, p.split, len(p.module),
+           next(iter(p.searches.values()))[0].shape[1],
+           {search: len(cycles) for search, (_, cycles) in p.searches.items()}]
+          for p in programs]},
+      modules=np.frombuffer(b''.join(p.module for p in programs), np.uint8),
+      chosen=np.concatenate([options.T.reshape(-1) for options, _ in judged]
+                            ).astype(np.uint8),
+      cycles=np.concatenate([cycles for _, cycles in judged]))
 
 
 def bare(module) -> bytes:

@@ -31,6 +31,15 @@ PART = 1000  # Kernels of a file, which has less than 2 MB then.
 FEW_TILES, MOST_WITH_FEW = 10, 5  # Of a program: so many with so few tiles.
 
 
+def pack(path: str, about: dict, **arrays: np.ndarray) -> None:
+  """Writes a file that `sample.kernels.unpacked` reads."""
+  content = io.BytesIO()
+  np.savez(content, about=np.frombuffer(json.dumps(about).encode(), np.uint8),
+           **arrays)
+  with lzma.open(path, 'wb', preset=9 | lzma.PRESET_EXTREME) as file:
+    file.write(content.getvalue())
+
+
 def save(path: str, packed: Sequence[kernels.CompiledKernel], tpu: str,
          compiler: str) -> None:
   """Writes a file that `kernels.load` reads."""
@@ -43,24 +52,17 @@ def save(path: str, packed: Sequence[kernels.CompiledKernel], tpu: str,
            'programs': programs}
   edges = np.concatenate([k.edge_index for k in packed])
   cycles = np.concatenate([k.cycles for k in packed]).astype('<u4')
-  arrays = {
-      'about': np.frombuffer(json.dumps(about).encode(), np.uint8),
-      'kernels': np.array([
+  pack(
+      path, about, kernels=np.array([
           [programs.index(k.program), len(k.node_feat), len(k.edge_index),
            k.output_bounds.shape[1], k.kernel_bounds.shape[1], len(k.cycles),
            k.default] for k in packed], np.int32),
-      'rows': np.ascontiguousarray(rows.T),
-      'row': row.reshape(-1).astype(np.uint32),
-      'opcode': np.concatenate([k.node_opcode for k in packed]),
-      'edges': np.stack([edges[:, 0], edges[:, 0] - edges[:, 1]]).astype(
-          np.int16),
-      'bounds': np.concatenate(
+      rows=np.ascontiguousarray(rows.T), row=row.reshape(-1).astype(np.uint32),
+      opcode=np.concatenate([k.node_opcode for k in packed]),
+      edges=np.stack([edges[:, 0], edges[:, 0] - edges[:, 1]]).astype(np.int16),
+      bounds=np.concatenate(
           [part.T.reshape(-1) for part in bounds]).astype(np.uint16),
-      'cycles': np.ascontiguousarray(cycles[:, None].view(np.uint8).T)}
-  content = io.BytesIO()
-  np.savez(content, **arrays)
-  with lzma.open(path, 'wb', preset=9 | lzma.PRESET_EXTREME) as file:
-    file.write(content.getvalue())
+      cycles=np.ascontiguousarray(cycles[:, None].view(np.uint8).T))
 
 
 def program_kernels(folder: str, name: str, counts) -> list:
