@@ -66,23 +66,22 @@ def test_in_twice_and_out_twice(root, student, monkeypatch, tmp_path):
   assert swap.uninstall(str(root)).startswith("already the checkout's own")
 
 
-@pytest.mark.parametrize('installed_before', [False, True])
-def test_changes_by_hand_are_not_lost(root, tmp_path, installed_before):
-  if installed_before:
-    swap.install(str(root))
-  (root / checkout.MODELS_PY).write_text('# mine\n')
-  assert state(root) == swap.OTHER
-  for call in (swap.install, swap.uninstall):
-    with pytest.raises(UserError, match=(
-        r'has changes that install did not make .*cp .* my_models.py')):
-      call(str(root))
-  assert in_place(root) == b'# mine\n'
-  # What the message advises.
-  copy = tmp_path / 'my_models.py'
-  copy.write_bytes(in_place(root))
-  swap.install(str(root), str(copy))
-  swap.uninstall(str(root))
-  assert_clean(root)
+def test_changes_by_hand_are_not_lost(root, tmp_path):
+  for before in (lambda: None, lambda: swap.install(str(root))):
+    before()
+    (root / checkout.MODELS_PY).write_text('# mine\n')
+    assert state(root) == swap.OTHER
+    for call in (swap.install, swap.uninstall):
+      with pytest.raises(UserError, match=(
+          r'has changes that install did not make .*cp .* my_models.py')):
+        call(str(root))
+    assert in_place(root) == b'# mine\n'
+    # What the message advises.
+    copy = tmp_path / 'my_models.py'
+    copy.write_bytes(in_place(root))
+    swap.install(str(root), str(copy))
+    swap.uninstall(str(root))
+    assert_clean(root)
 
 
 def test_what_cannot_be_installed(root, student, monkeypatch, tmp_path):

@@ -40,14 +40,13 @@ def training_kernels(num_configs: int = 12) -> list[Kernel]:
 
 def kernels_to_rank() -> list[Kernel]:
   """Kernels with values far outside of what was trained on."""
-  rng = np.random.default_rng(1)
-  usual = tiny_kernels.learnable_kernel('usual_0', rng, 12)
-  changed = []
-  for value in (HUGE, -HUGE, 0):
-    changed.append(dataclasses.replace(
-        usual, tile_id=f'all_{value:g}_0',
-        node_feat=np.full_like(usual.node_feat, value),
-        config_feat=np.full_like(usual.config_feat, value)))
+  usual = tiny_kernels.learnable_kernel('usual_0', np.random.default_rng(1), 12)
+  changed = [
+      dataclasses.replace(
+          usual, tile_id=f'all_{value:g}_0',
+          node_feat=np.full_like(usual.node_feat, value),
+          config_feat=np.full_like(usual.config_feat, value))
+      for value in (HUGE, -HUGE, 0)]
   mixed = dataclasses.replace(
       usual, tile_id='mixed_0', node_feat=usual.node_feat.copy(),
       config_feat=usual.config_feat.copy())

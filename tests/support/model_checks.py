@@ -56,8 +56,6 @@ def make(name: str, seed: int = 1, stats: FeatureStats | None = None,
          **kwargs) -> tf.keras.Model:
   """The model with the arguments of `SMALL` where `kwargs` has no others.
 
-  `MyEarlyJoinSAGE` has those of its constructor where it has statistics.
-
   A name that ends in `RAW` is given `stats`; by default those of `kernels()`.
   """
   # Without TensorFlow's own seed, which Keras's first weights do not depend on:

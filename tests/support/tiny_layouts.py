@@ -111,20 +111,19 @@ def graph(programs: Sequence[dict], stats: dict | None = None,
   mask = np.concatenate(
       [np.ones(count, bool) for count in node_counts]
       if selected is None else selected)
-  in_segment = mask[edges].all(-1)
+  in_segment, is_selected = mask[edges].all(-1), mask[ids]
 
-  def edge_set(kind, source, target, sizes):
+  def edge_set(start, end, source, target, sizes):
     return tfgnn.EdgeSet.from_fields(
         sizes=tf.constant(sizes, tf.int32),
         adjacency=tfgnn.Adjacency.from_indices(
-            source=(kind[0], tf.constant(source, tf.int32)),
-            target=(kind[1], tf.constant(target, tf.int32))))
+            source=(start, tf.constant(source, tf.int32)),
+            target=(end, tf.constant(target, tf.int32))))
 
   def counted(keep, counts):
     return [int(part.sum()) for part in np.split(keep, np.cumsum(counts)[:-1])]
 
   edge_counts = [len(one['edge_index']) for one in programs]
-  kept_configs = mask[ids]
   return tfgnn.GraphTensor.from_pieces(
       node_sets={
           'op': tfgnn.NodeSet.from_fields(
@@ -143,18 +142,18 @@ def graph(programs: Sequence[dict], stats: dict | None = None,
                   'runtimes': tf.stack([one['config_runtime']
                                         for one in programs])})},
       edge_sets={
-          'feed': edge_set(('op', 'op'), *edges.T, edge_counts),
+          'feed': edge_set('op', 'op', *edges.T, edge_counts),
           'sampled_feed': edge_set(
-              ('op', 'op'), *edges[in_segment].T,
+              'op', 'op', *edges[in_segment].T,
               counted(in_segment, edge_counts)),
           'config': edge_set(
-              ('nconfig', 'op'), range(len(ids)), ids, config_counts),
+              'nconfig', 'op', range(len(ids)), ids, config_counts),
           'sampled_config': edge_set(
-              ('nconfig', 'op'), np.arange(len(ids))[kept_configs],
-              ids[kept_configs], counted(kept_configs, config_counts)),
+              'nconfig', 'op', np.flatnonzero(is_selected), ids[is_selected],
+              counted(is_selected, config_counts)),
           'g_op': edge_set(
-              ('g', 'op'), np.repeat(range(len(programs)), node_counts),
+              'g', 'op', np.repeat(range(len(programs)), node_counts),
               range(len(mask)), node_counts),
           'g_config': edge_set(
-              ('g', 'nconfig'), np.repeat(range(len(programs)), config_counts),
+              'g', 'nconfig', np.repeat(range(len(programs)), config_counts),
               range(len(ids)), config_counts)})

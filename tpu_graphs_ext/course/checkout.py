@@ -134,8 +134,7 @@ def script_command(arguments: Sequence[str], root: str = '') -> list[str]:
 def run_script(copy: str, arguments: Sequence[str], log: str) -> None:
   """Runs a script with its flags in a working copy, as a student would.
 
-  Raises:
-    UserError: the script failed; shows the last lines of all output, in `log`.
+  A UserError shows the last lines of all output, which is in `log`.
   """
   command = ([sys.executable, *arguments]
              if versions.stack_name() == 'classic'

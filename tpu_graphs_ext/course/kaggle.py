@@ -37,8 +37,7 @@ def kaggle_csv(tile: str, out: str, *, sample: str,
       collections keep the rows of the sample: every configuration, in the
       order of the file.
 
-  Returns:
-    What was written, for the user.
+  Returns what was written, for the user.
 
   Raises:
     UserError: a file cannot be read, or its rows do not fit; lists all faults.

@@ -43,8 +43,7 @@ def package(model_dir: str, out: str, **given: Any) -> verify.Verdict:
     out: the .zip to write; replaces nothing but a hand-in.
     given: the other arguments of `verify.verify`.
 
-  Returns:
-    What `verify` found.
+  Returns what `verify` found.
 
   Raises:
     UserError: the hand-in fails; lists every reason. Nothing is written.
@@ -103,10 +102,6 @@ def unpack(path: str, folder: str) -> tuple[str, str]:
   Nothing is written unless every name stays inside the folder and every file
   has the size and the sum in the manifest.
 
-  Args:
-    path: the .zip file.
-    folder: where its files go; created where missing.
-
   Raises:
     UserError: it is not a hand-in, or not a safe one; lists all faults.
   """
@@ -125,11 +120,7 @@ def unpack(path: str, folder: str) -> tuple[str, str]:
 
 @contextlib.contextmanager
 def _archive(path: str) -> Iterator[tuple[zipfile.ZipFile, dict[str, Any]]]:
-  """Opens an archive; gives it and its manifest.
-
-  Raises:
-    UserError: it is not such an archive, or reading it in the `with` fails.
-  """
+  """An archive and its manifest; UserError if reading it here fails."""
   try:
     with files.open_ordinary(os.path.expanduser(path)) as file:
       npz.require_short_directory(file)
