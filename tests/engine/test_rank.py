@@ -1,14 +1,12 @@
 """The first choices of a model, listed and as a CSV."""
 
 import dataclasses
-import shutil
 
 import numpy as np
 import pytest
 
 from support import eager_training, tiny_kernels, tiny_models
 from tpu_graphs_ext.data import schema
-from tpu_graphs_ext.data.kernel import Partition
 from tpu_graphs_ext.engine import rank, scoring
 from tpu_graphs_ext.engine.settings import LoadSettings
 from tpu_graphs_ext.errors import UserError
@@ -46,12 +44,6 @@ def test_choices_in_order_with_their_tiles_and_times():
       .split(),
       '1 1 -1.0000 16x32 3x0x7 0.250 150.00 %'.split(),
       '2 2 0.2500 8 - 0.200 100.00 %'.split()]
-  # A duplicate comes last, with the score of its tile.
-  scores = scoring.Scores(
-      np.array([0.5, -1.0, 3.0, 2.0], np.float32), np.array([0, 1, 1, 3]))
-  ranking = rank.ranking_of(tiled_kernel(), scores, 4)
-  assert [(choice.index, choice.score) for choice in ranking.choices] == [
-      (1, -1.0), (0, 0.5), (3, 2.0), (2, -1.0)]
 
 
 def test_unmeasured_and_identical_configurations():
@@ -72,27 +64,6 @@ def test_unmeasured_and_identical_configurations():
 # ---------------------------------------------------------------- predictions
 
 
-class FixedRanker:
-
-  def score_all(self, partition, what):
-    for kernel in partition:
-      yield kernel, scoring.Scores(
-          np.array([3.0, 1.0, 2.0]),
-          scoring.first_copies(kernel.config_feat))
-
-
-def test_best_configs_are_padded_with_0_and_duplicates_come_last():
-  kernel = tiny_kernels.make_kernel('a_0', num_configs=3)
-  partition = Partition.from_kernels([kernel])
-  for count, indices in ((5, [1, 2, 0, 0, 0]), (2, [1, 2]), (None, [1, 2, 0])):
-    assert list(rank.best_configs(FixedRanker(), partition, count)) == [
-        ('a_0', indices)]
-  kernel.config_feat[2] = kernel.config_feat[1]
-  assert list(rank.best_configs(
-      FixedRanker(), Partition.from_kernels([kernel]), 3)) == [
-          ('a_0', [1, 0, 2])]
-
-
 def test_predictions_equal_those_made_in_training(tmp_path):
   # A model of the first 100 of 104 train files: --toy_data.
   root = tiny_kernels.write_data_root(tmp_path / 'data', num_train=104)
@@ -110,15 +81,10 @@ def test_predictions_equal_those_made_in_training(tmp_path):
   best = trained.run_info['test_predictions']
   assert len(best) == 6
   # Trained on toy data, predicted on the whole: the run's own statistics.
-  def rows(count):
-    return ''.join(f'\ntile:xla:{name},{";".join(map(str, indices[:count]))}'
+  for count in (5, 10):
+    rows = ''.join(f'\ntile:xla:{name},{";".join(map(str, indices[:count]))}'
                    for name, indices in best.items())
-
-  assert predicted(root) == 'ID,TopConfigs' + rows(5)
-  assert predicted(root, top_configs=10) == 'ID,TopConfigs' + rows(10)
-  # The train split is not needed.
-  shutil.copytree(root / 'test', tmp_path / 'alone' / 'test')
-  assert predicted(tmp_path / 'alone').count('\n') == 6
+    assert predicted(root, top_configs=count) == 'ID,TopConfigs' + rows
   (tmp_path / 'p.csv').unlink()
   with pytest.raises(UserError, match='test: does not exist'):
     predicted(tmp_path / 'nowhere')

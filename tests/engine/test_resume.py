@@ -116,8 +116,7 @@ def test_a_run_killed_before_it_saves_its_model_is_saved(
   scoring.load_ranker(
       result.model_dir, LoadSettings(models_py=tiny_models.__file__))
   assert resume.finished_run(settings)
-  other = dataclasses.replace(settings, epochs=7)
-  assert resume.ResumeFolder(other).is_new and not resume.finished_run(other)
+  assert not resume.finished_run(dataclasses.replace(settings, epochs=7))
 
 
 def test_one_run_is_trained_by_one_process_at_a_time(data_root, tmp_path):
@@ -126,9 +125,7 @@ def test_one_run_is_trained_by_one_process_at_a_time(data_root, tmp_path):
   with resume.ResumeFolder(settings).held():
     with pytest.raises(UserError, match='another process is training this run'):
       train.train(settings)
-    # Of another seed: another run, in the same folder.
-    other = tiny_models.tiny_settings(
-        data_root, tmp_path, results_csv=str(tmp_path / 'r.csv'), seed=2)
+    other = dataclasses.replace(settings, seed=2)
     with resume.ResumeFolder(other).held():
       assert len(list(tmp_path.glob('resume_*'))) == 2
 
@@ -142,11 +139,9 @@ def test_a_changed_start_is_not_resumed(data_root, tmp_path, caplog):
   assert not resume.ResumeFolder(settings).is_new
   path = pathlib.Path(folder.path) / 'started.json'
   content = path.read_text()
-  for change in ({'seed': -1}, {'seed': None}, {'milliseconds': '../x'}):
+  for change in ({'seed': -1}, {'milliseconds': '../x'}):
     path.write_text(json.dumps({**json.loads(content), **change}))
     assert resume.ResumeFolder(settings).is_new
-  path.write_text('[]')
-  assert resume.ResumeFolder(settings).is_new
   path.write_text(content[:40])
   caplog.clear()
   assert resume.ResumeFolder(settings).is_new

@@ -4,9 +4,6 @@ import dataclasses
 import gzip
 import json
 import os
-import re
-import subprocess
-import sys
 import types
 
 import numpy as np
@@ -70,13 +67,9 @@ def test_run_file_has_the_baseline_keys_and_ours(trained):
   assert run['seed'] == 1
   assert run['train_curve']['epoch'] == list(range(12))
   assert all(len(values) == 12 for values in run['train_curve'].values())
-  assert run['args']['run_id'] == 'seed1'
-  assert run['args']['model_kwargs_json'] == '{}'  # It takes no statistics.
   assert run['seconds'].keys() == {
       'read', 'train', 'validate', 'test', 'total'}
   name = artifacts.train_hash(run['args'])
-  assert trained.model_dir.endswith('model_' + name)
-  assert trained.run_path.endswith(f'run_{name}.jsonz')
   # Nothing else is left.
   assert sorted(os.listdir(os.path.dirname(trained.model_dir))) == sorted([
       f'model_{name}', f'run_{name}.jsonz',
@@ -88,14 +81,11 @@ def test_csv_and_run_file_hold_the_same_ten_configs(trained, data_root):
   assert predictions_csv.read(trained.csv_path) == {
       'tile:xla:' + tile_id: best for tile_id, best in predictions.items()}
   for tile_id, best in predictions.items():
-    assert len(best) == 10
     kernel = Kernel.load(str(data_root / 'test_labelled' / f'{tile_id}.npz'))
     assert np.argmin(kernel.runtime_ns) in best[:5]
-    if kernel.num_configs == 3:
-      assert best[3:] == [0] * 7  # Padded with 0.
-      assert sorted(best[:3]) == [0, 1, 2]
-    else:
-      assert len(set(best)) == 10
+    padding = max(0, 10 - kernel.num_configs)
+    assert len(best) == 10 and best[10 - padding:] == [0] * padding
+    assert len(set(best[:10 - padding])) == 10 - padding
 
 
 def test_saved_model_gives_the_scores_of_the_best_epoch(trained, data_root):
@@ -104,8 +94,6 @@ def test_saved_model_gives_the_scores_of_the_best_epoch(trained, data_root):
   test = read.read_kernels(str(data_root / 'test'))
   assert dict(rank.best_configs(ranker, test, 10)) == (
       trained.run_info['test_predictions'])
-  (kernel, scores), *_ = ranker.score_all(test, 'test')
-  np.testing.assert_array_equal(scores.given, ranker.scores(kernel))
 
 
 def test_predictions_in_training_keep_duplicates_as_the_baseline_does(
@@ -150,11 +138,6 @@ def test_best_epoch_is_saved_and_early_stop_counts_from_it(
     np.testing.assert_array_equal(saved, expected)
   assert (weights[1][0] != weights[3][0]).any()
   assert list((tmp_path / 'board' / 'validation').glob('events*'))
-  events, = (tmp_path / 'board' / 'train').glob('events*')
-  speeds = [value for event in tf.compat.v1.train.summary_iterator(str(events))
-            for value in event.summary.value
-            if value.tag == 'epoch_kernels_per_second']
-  assert len(speeds) == 4
 
 
 def test_train_batches_are_drawn_anew_and_validation_ones_are_not(data_root):
@@ -185,12 +168,6 @@ def test_nan_stops_and_keeps_the_last_good_model(data_root, tmp_path):
   assert [name.split('_')[0] for name in names] == ['model', 'run']
   ranker = load(str(tmp_path / names[0]))
   assert np.isfinite(ranker.scores(tiny_kernels.chain())).all()
-  with pytest.raises(
-      UserError, match=r'epoch 1, by step 4; .*there is no model'):
-    eager_training.trained(
-        data_root, tmp_path / 'at_once',
-        model_kwargs_json='{"nan_from_step": 1}')
-  assert not os.listdir(tmp_path / 'at_once')
 
 
 def test_a_full_disk_says_how_to_continue(data_root, tmp_path, monkeypatch):
@@ -217,14 +194,12 @@ def test_metrics_of_a_labelled_test_split(trained, data_root):
 
 BAD = [
     ({'model': 'TinyRankr'}, "no model 'TinyRankr'.*the models are TinyRanker"),
-    ({'model_kwargs_json': '{"widht": 3}'},
-     "no argument 'widht'; it takes width"),
     # 12 valid kernels, one of them with 3 configurations.
     ({'batch': 12}, 'valid: only 11 of 12 kernels have at least --configs=6 '
      'configurations, fewer than one --batch=12'),
     ({'test_mode': 'metrics'}, 'test: 6 of 6 kernels have no labels'),
     ({'results_csv': '/'}, '/: is a link, a folder, a device or'),
-    ({'tensorboard': __file__ + '/x'}, '--tensorboard=.*/x: cannot be written'),
+    ({'out_dir': __file__ + '/x'}, '--out_dir=.*/x: cannot be written'),
     ({'results_csv': __file__}, 'is not a predictions CSV, so it is not '
                                  'replaced')]
 
@@ -240,24 +215,6 @@ def test_bad_input_fails_before_training_and_writes_nothing(
     with pytest.raises(UserError, match=message):
       train.train(dataclasses.replace(settings, **changes))
     assert not (tmp_path / 'out').exists()
-  (tmp_path / 'out').write_text('')
-  with pytest.raises(UserError, match=r'--out_dir=.*out: cannot be written'):
-    train.train(settings)
-
-
-@pytest.mark.survive
-def test_a_model_too_large_for_memory_is_an_error(data_root, tmp_path):
-  """In a process of its own: TensorFlow keeps the memory that it took."""
-  done = subprocess.run(
-      [sys.executable, '-m', 'tpu_graphs_ext.cli', 'train',
-       '--model=EarlyJoinSAGE', '--model_kwargs_json={"hidden_dim": 100000000}',
-       f'--data_root={data_root}', '--cache_dir=', '--batch=5', '--configs=6',
-       f'--out_dir={tmp_path / "out"}'], stderr=subprocess.PIPE, text=True)
-  assert done.returncode == 1
-  assert re.search(
-      r'^error: .*EarlyJoinSAGE cannot be made .*a lower hidden_dim',
-      done.stderr, re.MULTILINE)
-  assert not (tmp_path / 'out').exists()
 
 
 def test_losses_by_hand():
