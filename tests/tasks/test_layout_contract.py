@@ -206,24 +206,12 @@ def test_arguments_are_checked_at_once():
   for name, kwargs, said in (
       ('ResModel', {'dropout': 'fulgraph'}, "got 'fulgraph'"),
       ('ResModel', {'adj_normalization': 'none'}, 'adj_normalization must be'),
-      ('ResModel', {'num_gnns': -1}, 'num_gnns must be an integer'),
       ('LayoutGCN', {'hidden_activation': 'tanhh'}, 'a function of tf.nn'),
       ('LayoutGAT', {'num_heads': 3}, 'multiple of num_heads; got 8 and 3'),
       ('MyLayoutSAGE', {'node_rounds': -1}, 'node_rounds must be'),
       ('GRURuntimePredictor', {'hidden_dim': True}, 'hidden_dim must be')):
     with pytest.raises(ValueError, match=said):
       make(name, **kwargs)
-
-
-def test_statistics_that_cannot_be_meant():
-  for config, said in (
-      (1, 'feature_stats must hold'),
-      ({'minimum': [0.] * 17, 'maximum': [1.] * 17},
-       'of 140 and 18 finite numbers; config does not'),
-      ({'minimum': [0.] * 18, 'maximum': [0.] * 18},
-       'feature_stats has 0 config columns that vary')):
-    with pytest.raises(ValueError, match=said):
-      make('MyLayoutSAGE', feature_stats={**STATS, 'config': config})(graph())
 
 
 def test_mylayoutsage_learns_without_prices_and_ranks_with_them(made):

@@ -21,8 +21,6 @@ def test_all_measures_of_one_program(tmp_path):
   assert result['opa'] == pytest.approx(5 / 6)
   assert [result[f'slowdown_{k}'] for k in (1, 2, 100)] == [1.0, 0.0, 0.0]
   assert result['random_1'] == pytest.approx(1.5)  # (0 + 1 + 2 + 3) / 4.
-  assert [result[name] for name in ('nodes', 'configurable', 'configs')] == [
-      40, 6, 4]
   # Equal scores stand in the order of the file, and no pair is right in OPA.
   tied = layout.row_of(
       program, Scores(np.zeros(4, np.float32), np.arange(4)))
@@ -51,8 +49,7 @@ def test_kinds():
   for names, kind in KINDS.items():
     opcodes = [schema.OPCODES[name] for name in names.split()]
     assert kind_of(*opcodes) == kind_of(*opcodes[::-1]) == kind, names
-  for unknown in (schema.UNKNOWN_OPCODE, 255):
-    assert kind_of(schema.OPCODES['parameter'], unknown) == 'other'
+  assert kind_of(schema.OPCODES['parameter'], 255) == 'other'
   assert {kind_of(number) for number in schema.OPCODE_NAMES} == set(tile.KINDS)
   listed = [name for names in tile._OPCODES.values() for name in names]
   assert len(listed) == len(set(listed)) and set(listed) < set(schema.OPCODES)
