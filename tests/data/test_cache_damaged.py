@@ -37,7 +37,13 @@ def cached(tmp_path_factory):
   return Cached(tmp_path_factory.mktemp('cached'))
 
 
-def fuzz(cached: Cached, rounds: int) -> None:
+def rounds(few: int, many: int):
+  return pytest.mark.parametrize(
+      'rounds', [few, pytest.param(many, marks=pytest.mark.survive)])
+
+
+@rounds(30, 2000)
+def test_damaged_entries(cached, rounds):
   names = [cache.META_FILE, *rules.TILE.arrays]
   for seed in range(rounds):
     path = cached.entry / names[seed % len(names)]
@@ -46,15 +52,6 @@ def fuzz(cached: Cached, rounds: int) -> None:
       continue
     path.write_bytes(damage.mutated(content, np.random.default_rng(seed)))
     cached.check((path.name, seed))
-
-
-def test_damaged_entries(cached):
-  fuzz(cached, 30)
-
-
-@pytest.mark.survive
-def test_many_damaged_entries(cached):
-  fuzz(cached, 2000)
 
 
 PATHS = hypothesis.strategies.lists(
@@ -78,17 +75,10 @@ def with_other_meta(cached, path, value) -> None:
     cached.check('mended')
 
 
-@damage.examples(10)
-@hypothesis.given(path=PATHS, value=damage.JSON)
-def test_any_meta(cached, path, value):
-  with_other_meta(cached, path, value)
-
-
-@pytest.mark.survive
-@damage.examples(1500)
-@hypothesis.given(path=PATHS, value=damage.JSON)
-def test_many_metas(cached, path, value):
-  with_other_meta(cached, path, value)
+@rounds(10, 1500)
+def test_any_meta(cached, rounds):
+  damage.examples(rounds)(hypothesis.given(path=PATHS, value=damage.JSON)(
+      lambda path, value: with_other_meta(cached, path, value)))()
 
 
 def test_an_entry_with_something_else_stays(tmp_path):

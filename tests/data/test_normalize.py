@@ -7,8 +7,6 @@ import json
 import numpy as np
 import pytest
 
-from support import tiny_kernels
-from tpu_graphs_ext.data.kernel import Partition
 from tpu_graphs_ext.data.normalize import ColumnStats, FeatureStats
 from tpu_graphs_ext.errors import UserError
 
@@ -35,17 +33,6 @@ def test_values_by_hand():
   with pytest.raises(UserError, match='node_feat has 2 columns, but the '
                      'statistics have 3'):
     stats.apply(data[:, :2], 'node_feat')
-
-
-def test_statistics_cover_the_selection_only():
-  kernels = tiny_kernels.corner_cases()
-  stats = FeatureStats.of_partition(
-      Partition.from_kernels(kernels).select([1, 2]))
-  # Features are base + row + ..., column 0: the chain has base 10 and three
-  # nodes, the diamond base 20 and four: 10 ... 20 + 3.
-  assert (stats.node.minimum[0], stats.node.maximum[0]) == (10, 23)
-  # base + 2 configuration: 10 ... 20 + 2 * 4.
-  assert (stats.config.minimum[0], stats.config.maximum[0]) == (10, 28)
 
 
 def test_json_round_trip_is_exact():

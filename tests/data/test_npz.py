@@ -36,15 +36,6 @@ def npy(header: str, content: bytes = b'') -> bytes:
   return b'\x93NUMPY\x01\x00' + struct.pack('<H', len(text)) + text + content
 
 
-def test_the_arrays_are_those_that_numpy_reads(path):
-  arrays, faults = npz.read_arrays(path, list(STORED_NAMES.values()))
-  assert not faults
-  with np.load(path) as stored:
-    for name, array in arrays.items():
-      np.testing.assert_array_equal(array, stored[name])
-      assert array.dtype == stored[name].dtype
-
-
 def test_fortran_order_is_read_and_another_version_refused(tmp_path):
   array = np.asarray(np.arange(6).reshape(2, 3), order='F')
   with zipfile.ZipFile(tmp_path / 'x.npz', 'w') as archive:
@@ -57,7 +48,6 @@ def test_fortran_order_is_read_and_another_version_refused(tmp_path):
 
 
 HEADERS = [
-    (b'', 'cannot be read'),
     (b'\x93NUMPY\x07\x00' + bytes(20), 'has version .7, 0. of the .npy'),
     (npy("{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3)}", b'1234'),
      r'says \(2, 3\) of float32, 24 bytes, but there are 4'),
@@ -67,14 +57,9 @@ HEADERS = [
     (npy("{'descr': '<f8', 'fortran_order': False, 'shape': "
          f'({2 ** 62}, {2 ** 62}, 0, 1)}}', b'x'), '0 bytes, but there are 1'),
     (npy("{'descr': '<f4', 'fortran_order': False, 'shape': (-1,)}"), 'shape'),
-    (npy("{'descr': '<f4', 'fortran_order': False, 'shape': (1,)}"
-         + ' ' * 20000, bytes(4)), 'cannot be read'),
     (npy("{'descr': '|O', 'fortran_order': False, 'shape': (1,)}"),
      'object, not numbers'),
-    (npy("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (1,)}"),
-     'not numbers'),
     (npy('(' * 5000), 'cannot be read'),
-    (npy("'''"), 'cannot be read'),
     (npy('__import__("os")'), 'cannot be read'),
 ]
 
@@ -104,36 +89,27 @@ def test_a_pipe_is_not_waited_for(tmp_path):
   os.mkfifo(tmp_path / 'x.npz')
   with pytest.raises(UserError, match='is not an ordinary file'):
     Kernel.load(str(tmp_path / 'x.npz'))
-  fault, = check.check_file(str(tmp_path / 'x.npz'))[0]
-  assert 'is not an ordinary file' in fault.message
 
 
-def fuzz(tmp_path, rounds: int) -> None:
+@pytest.mark.parametrize(
+    'rounds', [300, pytest.param(8000, marks=pytest.mark.survive)])
+def test_damaged_files(tmp_path, path, rounds):
   """No damage gives a traceback, a hang or another number."""
-  kernel = tiny_kernels.diamond()
-  content = open(kernel.save(str(tmp_path)), 'rb').read()
-  path = tmp_path / 'fuzzed.npz'
+  kernel, fuzzed = tiny_kernels.diamond(), tmp_path / 'fuzzed.npz'
+  with open(path, 'rb') as file:
+    content = file.read()
   for seed in range(rounds):
-    path.write_bytes(damage.mutated(content, np.random.default_rng(seed)))
+    fuzzed.write_bytes(damage.mutated(content, np.random.default_rng(seed)))
     with damage.within_limits(seed):
-      faults = check.check_file(str(path))[0]
+      faults = check.check_file(str(fuzzed))[0]
       try:
-        loaded = Kernel.load(str(path))
+        loaded = Kernel.load(str(fuzzed))
       except UserError:
         assert faults, seed
         continue
     for name in STORED_NAMES:
       np.testing.assert_array_equal(
           getattr(loaded, name), getattr(kernel, name), err_msg=str(seed))
-
-
-def test_damaged_files(tmp_path):
-  fuzz(tmp_path, 300)
-
-
-@pytest.mark.survive
-def test_many_damaged_files(tmp_path):
-  fuzz(tmp_path, 8000)
 
 
 def test_a_directory_of_very_many_members_is_not_read(tmp_path, monkeypatch):

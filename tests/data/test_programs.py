@@ -5,17 +5,15 @@ import os
 import numpy as np
 import pytest
 
-from support import tiny_kernels, tiny_layouts
+from support import tiny_layouts
 from tpu_graphs_ext.data import cache, programs, rules
 from tpu_graphs_ext.engine import evaluate, task
 from tpu_graphs_ext.errors import UserError
 
 
 def write(path, **changes) -> str:
-  """A file with some arrays replaced; None leaves one out."""
-  arrays = {**tiny_layouts.program('a'), **changes}
-  np.savez_compressed(path, **{
-      name: array for name, array in arrays.items() if array is not None})
+  """A file with some arrays replaced."""
+  np.savez_compressed(path, **{**tiny_layouts.program('a'), **changes})
   return str(path)
 
 
@@ -64,43 +62,14 @@ def test_only_blocks_that_are_asked_for_are_read(tmp_path, monkeypatch):
       tiny_layouts.program('a')['node_config_feat'])
 
 
-def layouts_with(value, place) -> np.ndarray:
-  feat = tiny_layouts.program('a')['node_config_feat'].copy()
-  feat[place] = value
-  return feat
-
-
-IDS = tiny_layouts.program('a')['node_config_ids']
-
-
-BAD = [  # tests/data/test_check.py breaks each rule.
-    ({'node_config_ids': None}, 'a.npz: node_config_ids is missing'),
-    ({'node_config_ids': IDS[:-1]},
-     'has 6 configurable nodes (axis 1), but node_config_ids has 5'),
-    ({'node_config_feat': layouts_with(2, (5, 3, slice(0, 2)))},
-     'node_config_feat row 5, 3, 0 is [2.0, 2.0'),
-    ({'node_config_feat': layouts_with(0, (0, 0, 0))[..., :10]},
-     'node_config_feat has shape (12, 6, 10)')]
-
-
-def test_bad_files_name_the_field_and_the_rule(tmp_path):
-  for changes, said in BAD:
-    with pytest.raises(UserError) as raised:
-      programs.open_program(write(tmp_path / 'a.npz', **changes),
-                            str(tmp_path / 'cache'))
-    assert said in str(raised.value)
-    assert 'check-data --task layout' in str(raised.value)
+def test_a_bad_file_names_the_field_and_the_rule(tmp_path):
+  layouts = tiny_layouts.program('a')['node_config_feat']
+  layouts[5, 3, :2] = 2
+  with pytest.raises(UserError, match=r'a\.npz: node_config_feat row 5, 3, 0 '
+                     r'is \[2\.0, 2\.0.*check-data --task layout'):
+    programs.open_program(write(tmp_path / 'a.npz', node_config_feat=layouts),
+                          str(tmp_path / 'cache'))
   assert os.listdir(tmp_path / 'cache') == []
-
-
-def test_files_of_the_other_task_and_no_archives(tmp_path):
-  kernel = tiny_kernels.make_kernel('t').save(str(tmp_path))
-  with pytest.raises(UserError, match=r't.npz: is a file of the tile task: it '
-                     'has config_feat and no node_config_feat'):
-    programs.open_program(kernel)
-  (tmp_path / 'b.npz').write_bytes(b'PK')
-  with pytest.raises(UserError, match=r'b.npz: cannot be read'):
-    programs.open_program(str(tmp_path / 'b.npz'))
 
 
 def test_a_file_cut_short_after_its_directory(tmp_path):
@@ -124,16 +93,6 @@ def test_a_collection_and_what_is_left_out(tmp_path, caplog):
   assert len(found.train) == 4 and len(found.valid) == 2
   assert found.every_train.names[0] == 'few'
   assert 'left out 1 of 5 programs with fewer than 6' in caplog.text
-  everything = [tiny_layouts.program(f'train {i}', 40 + 5 * i, 5 + i)
-                for i in range(4)]
-  bounds = tiny_layouts.bounds(everything)
-  np.testing.assert_array_equal(
-      found.train.stats.node.maximum, bounds['node']['maximum'])
-  np.testing.assert_array_equal(
-      found.train.stats.config.maximum, bounds['config']['maximum'])
-  assert found.num_ops == 1 + max(
-      split.max_opcode for split in (
-          found.train, found.valid, found.test))
   assert not any(program.is_labelled for program in found.test)
   with pytest.raises(UserError, match='does not exist; a data root has the '
                      'folders xla/random/train, valid and test'):
@@ -141,7 +100,7 @@ def test_a_collection_and_what_is_left_out(tmp_path, caplog):
                              min_configs=6)
 
 
-def test_labels_that_are_missing_or_impossible(tmp_path):
+def test_programs_without_labels_are_left_out(tmp_path):
   folder = tmp_path / 'x'
   folder.mkdir()
   write(folder / 'a.npz')
@@ -149,9 +108,6 @@ def test_labels_that_are_missing_or_impossible(tmp_path):
   members = programs.read_programs(str(folder))
   left = evaluate.labelled(members, 'x', task.find('layout'))
   assert left.names == ['a']
-  write(folder / 'b.npz', config_runtime=np.arange(12))
-  with pytest.raises(UserError, match=r'b.npz: config_runtime row 0 is 0'):
-    programs.read_programs(str(folder))
 
 
 def test_the_fastest_the_slowest_and_some_between(tmp_path):
