@@ -53,7 +53,7 @@ def drawn_in(collection, seed, keep_nodes=30, shuffle=True):
   """(programs, selected nodes, runtimes) of each batch of a pass."""
   return [
       tuple(batch[name].tolist()
-            for name in ('graph_id', 'selected', 'runtimes'))
+            for name in ('g/graph_id', 'op/selected', 'g/runtimes'))
       for batch in layout_batches.epoch_arrays(
           collection.train, collection.train.stats, seed, 3, 6, keep_nodes,
           shuffle)]
@@ -86,7 +86,7 @@ def test_the_dataset_counts_its_epochs_and_gives_labels(collection):
 def test_no_configuration_is_drawn_twice(collection):
   batch, = layout_batches.epoch_arrays(
       collection.valid, collection.train.stats, [0], 8, 12, -1, False)
-  for program, row in zip(collection.valid, batch['runtimes']):
+  for program, row in zip(collection.valid, batch['g/runtimes']):
     assert sorted(row) == sorted(program.runtime_ns)
 
 

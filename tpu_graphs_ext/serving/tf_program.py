@@ -65,19 +65,19 @@ def _scores(ranker: scoring.Ranker, node_feat, node_opcode, edge_index,
   node_graph = tf.zeros_like(node_opcode, tf.int64)  # All of kernel 0.
   config_graph = tf.zeros_like(config_feat[:, 0], tf.int64)
   graph = tile_batches.graph_tensor({
-      'op': opcode,
-      'op_feats': _scaled(ranker.stats.node, node_feat),
-      'op_sizes': tf.shape(node_feat, tf.int64)[:1],
-      'op_graph': node_graph,
-      'consumer': edge_index[:, 0],
-      'producer': edge_index[:, 1],
-      'feed_sizes': tf.shape(edge_index, tf.int64)[:1],
-      'config_feats': _scaled(ranker.stats.config, config_feat),
-      'runtimes': tf.ones_like(config_graph, tf.float64),  # Never read.
-      'normalizers': tf.ones_like(config_graph),
-      'config_sizes': tf.shape(config_feat, tf.int64)[:1],
-      'config_graph': config_graph,
-      'tile_id': tf.constant([b'']),
+      'op/op': opcode,
+      'op/feats': _scaled(ranker.stats.node, node_feat),
+      'op/sizes': tf.shape(node_feat, tf.int64)[:1],
+      'feed/source': edge_index[:, 0],
+      'feed/target': edge_index[:, 1],
+      'feed/sizes': tf.shape(edge_index, tf.int64)[:1],
+      'config/feats': _scaled(ranker.stats.config, config_feat),
+      'config/runtimes': tf.ones_like(config_graph, tf.float64),  # Never read.
+      'config/normalizers': tf.ones_like(config_graph),
+      'config/sizes': tf.shape(config_feat, tf.int64)[:1],
+      'g/tile_id': tf.constant([b'']),
+      'g_op/source': node_graph,
+      'g_config/source': config_graph,
   })
   return tf.reshape(
       ranker.model.forward(graph, tf.shape(config_feat)[0]), [-1])

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -34,6 +34,12 @@ from tpu_graphs_ext.tasks.tile_batches import (
 
 # Labels are runtimes over this, in ns, as in the baseline.
 LABEL_UNIT_NS = 1e7
+
+
+_EDGE_SETS = {  # As in `tile_batches`.
+    'feed': ('op', 'op'), 'config': ('nconfig', 'op'),
+    'sampled_feed': ('op', 'op'), 'sampled_config': ('nconfig', 'op'),
+    'g_op': ('g', 'op'), 'g_config': ('g', 'nconfig')}
 
 
 def program_graph(program: Program, configs: np.ndarray,
@@ -69,7 +75,7 @@ def training_dataset(
         num_configs, keep_nodes, shuffle)
 
   def with_label(arrays: dict[str, tf.Tensor]):
-    label = tf.cast(arrays['runtimes'], tf.float32) / LABEL_UNIT_NS
+    label = tf.cast(arrays['g/runtimes'], tf.float32) / LABEL_UNIT_NS
     return graph_tensor(arrays), label
 
   signature = array_signature(batch_arrays(
@@ -123,96 +129,62 @@ def batch_arrays(programs: Sequence[Program], configs: Sequence[np.ndarray],
   For each program, `configs` int64 [c] are its configurations, and `segments`
   its selected nodes.
   """
-  def counts(what: str) -> np.ndarray:
-    return np.array([getattr(program, what) for program in programs], np.int32)
-
   def whole(name: str) -> np.ndarray:
     return np.concatenate([getattr(program, name) for program in programs])
 
-  def per_program(kept: np.ndarray, graph: np.ndarray) -> np.ndarray:
-    return np.bincount(graph[kept], minlength=len(programs)).astype(np.int32)
+  def roots(sizes: np.ndarray) -> np.ndarray:
+    return np.repeat(np.arange(len(programs), dtype=np.int32), sizes)
 
-  nodes, feeds, configurable = (counts(f'num_{what}') for what in (
-      'nodes', 'edges', 'configurable'))
-  node_graph, feed_graph, config_graph = (
-      np.repeat(np.arange(len(programs), dtype=np.int32), number)
-      for number in (nodes, feeds, configurable))
+  def in_each(kept: np.ndarray, root: np.ndarray) -> np.ndarray:
+    return np.bincount(root[kept], minlength=len(programs)).astype(np.int32)
+
+  nodes, feeds, configurable = (
+      np.array([getattr(program, name) for program in programs], np.int32)
+      for name in ('num_nodes', 'num_edges', 'num_configurable'))
   first_node = np.cumsum(nodes) - nodes
   selected = np.zeros(nodes.sum(), bool)
   for first, part in zip(first_node, segments):
     selected[first + part.start:first + part.stop] = True
-  edges = (whole('edge_index') + first_node[feed_graph, np.newaxis]).astype(
+  feed_root, config_root = roots(feeds), roots(configurable)
+  edges = (whole('edge_index') + first_node[feed_root, np.newaxis]).astype(
       np.int32)
-  ids = (whole('node_config_ids') + first_node[config_graph]).astype(np.int32)
+  ids = (whole('node_config_ids') + first_node[config_root]).astype(np.int32)
   in_segment, is_sampled = selected[edges].all(axis=1), selected[ids]
+  # [configurable, configs, columns] of each program.
+  layouts = [program.layouts(chosen).transpose(1, 0, 2)
+             for program, chosen in zip(programs, configs)]
   return {
-      'op': whole('node_opcode'),
-      'op_feats': np.concatenate([
-          stats.node.apply(program.node_feat, 'node_feat')
-          for program in programs]),
-      'selected': selected,
-      'op_sizes': nodes,
-      'op_graph': node_graph,
-      'consumer': edges[:, 0],
-      'producer': edges[:, 1],
-      'feed_sizes': feeds,
-      'sampled_consumer': edges[in_segment, 0],
-      'sampled_producer': edges[in_segment, 1],
-      'sampled_feed_sizes': per_program(in_segment, feed_graph),
-      'config_feats': np.concatenate([
-          _config_feats(program, chosen, stats)
-          for program, chosen in zip(programs, configs)]),
-      'config_node': ids,
-      'nconfig_sizes': configurable,
-      'nconfig_graph': config_graph,
-      'sampled_config': np.flatnonzero(is_sampled).astype(np.int32),
-      'sampled_config_sizes': per_program(is_sampled, config_graph),
-      'graph_id': np.array(
+      'op/op': whole('node_opcode'),
+      'op/feats': stats.node.apply(whole('node_feat'), 'node_feat'),
+      'op/selected': selected,
+      'op/sizes': nodes,
+      'nconfig/feats': np.concatenate([
+          stats.config.apply(
+              rows.reshape(-1, rows.shape[-1]), 'node_config_feat'
+          ).reshape(*rows.shape[:2], -1) for rows in layouts]),
+      'nconfig/sizes': configurable,
+      'g/graph_id': np.array(
           [program.name.encode() for program in programs], object),
-      'runtimes': np.stack([program.runtime_ns[chosen]
-                            for program, chosen in zip(programs, configs)]),
-      'kept_node_ratio': np.float32([
+      'g/runtimes': np.stack([program.runtime_ns[chosen]
+                              for program, chosen in zip(programs, configs)]),
+      'g/kept_node_ratio': np.float32([
           (part.stop - part.start) / program.num_nodes
           for part, program in zip(segments, programs)]),
+      'feed/source': edges[:, 0],
+      'feed/target': edges[:, 1],
+      'feed/sizes': feeds,
+      'config/target': ids,
+      'sampled_feed/source': edges[in_segment, 0],
+      'sampled_feed/target': edges[in_segment, 1],
+      'sampled_feed/sizes': in_each(in_segment, feed_root),
+      'sampled_config/source': np.flatnonzero(is_sampled).astype(np.int32),
+      'sampled_config/target': ids[is_sampled],
+      'sampled_config/sizes': in_each(is_sampled, config_root),
+      'g_op/source': roots(nodes),
+      'g_config/source': config_root,
   }
 
 
-def _config_feats(program: Program, configs: np.ndarray,
-                  stats: FeatureStats) -> np.ndarray:
-  """float32 [configurable, configs, G], scaled."""
-  layouts = program.layouts(configs).transpose(1, 0, 2)
-  rows = stats.config.apply(
-      layouts.reshape(-1, layouts.shape[-1]), 'node_config_feat')
-  return rows.reshape(*layouts.shape[:2], rows.shape[-1])
-
-
-def graph_tensor(arrays: dict[str, tf.Tensor]) -> tfgnn.GraphTensor:
-  """Names the arrays of a batch as the baseline's graph does."""
-  of = {name: tf.convert_to_tensor(array) for name, array in arrays.items()}
-  one_each = tf.ones_like(of['op_sizes'])
-  sampled = of['sampled_config']
-
-  def all_of(name):
-    return tf.range(tf.size(of[name]))
-
-  return joined(
-      one_each, {
-          'op': (of['op_sizes'], {'op': of['op'], 'feats': of['op_feats'],
-                                  'selected': of['selected']}),
-          'nconfig': (of['nconfig_sizes'], {'feats': of['config_feats']}),
-          'g': (one_each, {name: of[name] for name in (
-              'graph_id', 'runtimes', 'kept_node_ratio')})}, {
-          'feed': (of['feed_sizes'], ('op', of['consumer']),
-                   ('op', of['producer'])),
-          'config': (of['nconfig_sizes'], ('nconfig', all_of('config_node')),
-                     ('op', of['config_node'])),
-          'sampled_feed': (
-              of['sampled_feed_sizes'], ('op', of['sampled_consumer']),
-              ('op', of['sampled_producer'])),
-          'sampled_config': (
-              of['sampled_config_sizes'], ('nconfig', sampled),
-              ('op', tf.gather(of['config_node'], sampled))),
-          'g_op': (of['op_sizes'], ('g', of['op_graph']),
-                   ('op', all_of('op_graph'))),
-          'g_config': (of['nconfig_sizes'], ('g', of['nconfig_graph']),
-                       ('nconfig', all_of('nconfig_graph')))})
+def graph_tensor(arrays: Mapping[str, tf.Tensor]) -> tfgnn.GraphTensor:
+  """The arrays of a batch as the baseline's graph."""
+  return joined(arrays, _EDGE_SETS)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,11 @@ from tpu_graphs_ext.data.normalize import FeatureStats
 # Batches made ahead of the model's step; of programs, each may have 100 MB.
 PREFETCH = 2
 Arrays = dict[str, np.ndarray]
+
+
+# Edge set -> the node sets of its source and target.
+_EDGE_SETS = {'feed': ('op', 'op'), 'g_op': ('g', 'op'),
+              'g_config': ('g', 'config')}
 
 
 def kernel_graph(kernel: Kernel, stats: FeatureStats) -> tfgnn.GraphTensor:
@@ -45,17 +50,13 @@ def kernel_graphs(partition: Partition,
       yield batch_arrays(kernels, np.array([index]),
                          np.arange(number)[np.newaxis], stats)
 
-  return generated(partition, one_by_one,
-                   _signature(partition, np.zeros(1, int), stats),
+  return generated(partition, one_by_one, _signature(partition, 1, stats),
                    len(partition), graph_tensor)
 
 
 def batch_graph(kernels: Sequence[Kernel], config_indices: np.ndarray,
                 stats: FeatureStats) -> tfgnn.GraphTensor:
-  """Several kernels as one graph, a component each.
-
-  `config_indices` int [kernels, configs] are the configurations of each.
-  """
+  """Several kernels with `config_indices` int [kernels, configs] of each."""
   return graph_tensor(batch_arrays(
       Partition.from_kernels(kernels), np.arange(len(kernels)),
       np.asarray(config_indices), stats))
@@ -97,11 +98,11 @@ def training_dataset(
           for number in kernels.num_configs[chosen]]), stats)
 
   def with_label(arrays: dict[str, tf.Tensor]):
-    label = tf.reshape(arrays['runtimes'], [batch_size, num_configs])
+    label = tf.reshape(arrays['config/runtimes'], [batch_size, num_configs])
     return graph_tensor(arrays), tf.cast(label, tf.float32)
 
   return generated(partition, one_epoch,
-                   _signature(partition, usable[:batch_size], stats),
+                   _signature(partition, batch_size, stats),
                    num_batches, with_label)
 
 
@@ -150,13 +151,6 @@ def array_signature(arrays: Arrays, *fixed: str) -> dict[str, tf.TensorSpec]:
       for name, array in arrays.items()}
 
 
-def _signature(partition: Partition, chosen: np.ndarray,
-               stats: FeatureStats) -> dict[str, tf.TensorSpec]:
-  return array_signature(
-      batch_arrays(partition, chosen, np.zeros([len(chosen), 1], int), stats),
-      'op_sizes', 'feed_sizes', 'config_sizes', 'tile_id')
-
-
 def batch_arrays(partition: Partition, chosen: np.ndarray,
                  configs: np.ndarray, stats: FeatureStats) -> Arrays:
   """Cuts the rows of a batch, for `graph_tensor`, out of the flat arrays.
@@ -176,22 +170,22 @@ def batch_arrays(partition: Partition, chosen: np.ndarray,
   normalizers = partition.normalizer_ns.take(config_rows)
   kernel_number = np.arange(len(chosen))
   return {
-      'op': partition.node_opcode.take(node_rows),
-      'op_feats': stats.node.apply(
+      'op/op': partition.node_opcode.take(node_rows),
+      'op/feats': stats.node.apply(
           partition.node_feat.take(node_rows, axis=0), 'node_feat'),
-      'op_sizes': num_nodes,
-      'op_graph': np.repeat(kernel_number, num_nodes),
-      'consumer': edges[:, 0],
-      'producer': edges[:, 1],
-      'feed_sizes': num_edges,
-      'config_feats': stats.config.apply(
+      'op/sizes': num_nodes,
+      'feed/source': edges[:, 0],
+      'feed/target': edges[:, 1],
+      'feed/sizes': num_edges,
+      'config/feats': stats.config.apply(
           partition.config_feat.take(config_rows, axis=0), 'config_feat'),
-      'runtimes': partition.runtime_ns.take(config_rows) / normalizers,
-      'normalizers': normalizers,
-      'config_sizes': np.full(len(chosen), configs.shape[1]),
-      'config_graph': np.repeat(kernel_number, configs.shape[1]),
-      'tile_id': np.array(
+      'config/runtimes': partition.runtime_ns.take(config_rows) / normalizers,
+      'config/normalizers': normalizers,
+      'config/sizes': np.full(len(chosen), configs.shape[1]),
+      'g/tile_id': np.array(
           [partition.tile_ids[i].encode() for i in chosen], object),
+      'g_op/source': np.repeat(kernel_number, num_nodes),
+      'g_config/source': np.repeat(kernel_number, configs.shape[1]),
   }
 
 
@@ -204,40 +198,52 @@ def _rows(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
   return np.repeat(starts - before, counts) + np.arange(counts.sum())
 
 
-def graph_tensor(arrays: dict[str, tf.Tensor]) -> tfgnn.GraphTensor:
-  """Names the arrays of a batch as the baseline's graph does."""
-  def from_root(name):
-    root = arrays[name + '_graph']
-    return (arrays[name + '_sizes'], ('g', root),
-            (name, tf.range(tf.size(root, out_type=tf.int64))))
-
-  one_each = tf.ones_like(arrays['op_sizes'])
-  return joined(
-      one_each, {
-          'op': (arrays['op_sizes'],
-                 {'op': arrays['op'], 'feats': arrays['op_feats']}),
-          'config': (arrays['config_sizes'],
-                     {'feats': arrays['config_feats'],
-                      'runtimes': arrays['runtimes'],
-                      'normalizers': arrays['normalizers']}),
-          'g': (one_each, {'tile_id': arrays['tile_id']})},
-      {'feed': (arrays['feed_sizes'], ('op', arrays['consumer']),
-                ('op', arrays['producer'])),
-       'g_op': from_root('op'), 'g_config': from_root('config')})
+def _signature(partition: Partition, batch_size: int,
+               stats: FeatureStats) -> dict[str, tf.TensorSpec]:
+  return array_signature(
+      batch_arrays(partition, np.zeros(batch_size, int),
+                   np.zeros([batch_size, 1], int), stats),
+      'op/sizes', 'feed/sizes', 'config/sizes', 'g/tile_id')
 
 
-def joined(one_each: tf.Tensor, node_sets: dict[str, tuple],
-           edge_sets: dict[str, tuple]) -> tfgnn.GraphTensor:
-  """A graph of (sizes, features), and of (sizes, source, target) of edges.
+def graph_tensor(arrays: Mapping[str, tf.Tensor]) -> tfgnn.GraphTensor:
+  """The arrays of a batch as the baseline's graph."""
+  return joined(arrays, _EDGE_SETS)
 
-  An end of edges is (node set, indices); `one_each` has a 1 for each component.
+
+def joined(arrays: Mapping[str, tf.Tensor],
+           edge_sets: Mapping[str, tuple[str, str]]) -> tfgnn.GraphTensor:
+  """A graph of arrays with names such as 'op/feats', 'feed/source'.
+
+  `edge_sets` names the node sets at both ends of each edge set. Where an end
+  has no array, each node of its set has one edge, in order.
   """
+  of = {name: tf.convert_to_tensor(array) for name, array in arrays.items()}
+  one_each = of['g/sizes'] = tf.ones_like(of['op/sizes'])
+  node_sets: dict[str, dict[str, tf.Tensor]] = {}
+  for name, tensor in of.items():
+    node_set, _, feature = name.partition('/')
+    if node_set not in edge_sets:
+      node_sets.setdefault(node_set, {})[feature] = tensor
   return tfgnn.GraphTensor.from_pieces(
       context=tfgnn.Context.from_fields(sizes=one_each),
       node_sets={
-          name: tfgnn.NodeSet.from_fields(sizes=sizes, features=features)
-          for name, (sizes, features) in node_sets.items()},
-      edge_sets={
-          name: tfgnn.EdgeSet.from_fields(
-              sizes=sizes, adjacency=tfgnn.Adjacency.from_indices(*ends))
-          for name, (sizes, *ends) in edge_sets.items()})
+          name: tfgnn.NodeSet.from_fields(
+              sizes=features.pop('sizes'), features=features)
+          for name, features in node_sets.items()},
+      edge_sets={name: _edges(of, name, ends)
+                 for name, ends in edge_sets.items()})
+
+
+def _edges(of: Mapping[str, tf.Tensor], name: str,
+           node_sets: tuple[str, str]) -> tfgnn.EdgeSet:
+  sizes = of.get(name + '/sizes')
+  ends = [of.get(f'{name}/{end}') for end in ('source', 'target')]
+  for i, node_set in enumerate(node_sets):
+    if ends[i] is None:
+      other = ends[1 - i]
+      ends[i] = tf.range(tf.size(other, other.dtype))
+      sizes = of[node_set + '/sizes']
+  return tfgnn.EdgeSet.from_fields(
+      sizes=sizes, adjacency=tfgnn.Adjacency.from_indices(
+          *zip(node_sets, ends)))
