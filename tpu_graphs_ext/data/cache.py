@@ -51,9 +51,8 @@ def content_key(paths: list[str], salt: str = FORMAT) -> str:
                    for member in archive.infolist()]
     except npz.DamagedError as error:
       raise UserError(
-          f'{path}: cannot be read as an .npz file ({error}); copy the file '
-          'again, or run `tpu-graphs-ext check-data` on its folder to see '
-          'every fault') from error
+          f'{path}: cannot be read as an .npz file ({error}); copy it again, '
+          'or run `tpu-graphs-ext check-data` on its folder') from error
     digest.update(repr((os.path.basename(path), members)).encode())
   return digest.hexdigest()[:32]
 
@@ -63,16 +62,15 @@ def open_or_build(entry: str, dtypes: Mapping[str, Any],
                   read: Callable[[Entry], _T]) -> _T:
   """Applies `read` to an entry, which is built first if missing or damaged.
 
+  Raises UserError if a source file is damaged, the cache cannot be written, or
+  the entry holds files of somebody else.
+
   Args:
     entry: its folder, which need not be there.
     dtypes: array -> its type here.
-    blocks: yields {array: its next rows}. It is given a dict that it may fill
-      with what `Entry.meta` should have besides.
+    blocks: yields {array: its next rows}; may fill the dict that it is given
+      with further fields of `Entry.meta`.
     read: raises one of `DAMAGE` where the entry is damaged.
-
-  Raises:
-    UserError: a source file is damaged, the cache cannot be written, or the
-      entry holds files of somebody else.
   """
   if os.path.isdir(entry):
     try:
@@ -108,18 +106,15 @@ def _build(entry: str, dtypes: Mapping[str, Any], blocks: Callable) -> None:
       for name, rows in block.items():
         opened[name].write(np.ascontiguousarray(rows, dtypes[name]))
         shapes[name] = [shapes[name][0] + len(rows), *rows.shape[1:]]
-  text = json.dumps({**more, 'arrays': {
-      name: {'shape': shapes[name], 'crc32s': _checksums(path)}
-      for name, path in paths.items()}})
+  arrays = {}
+  for name, path in paths.items():
+    with open(path, 'rb') as file:
+      arrays[name] = {'shape': shapes[name], 'crc32s': [
+          zlib.crc32(block)
+          for block in iter(lambda: file.read(BLOCK_BYTES), b'')]}
+  text = json.dumps({**more, 'arrays': arrays})
   with open(os.path.join(entry, META_FILE), 'w', encoding='utf-8') as file:
     json.dump({'crc32': zlib.crc32(text.encode()), 'meta': text}, file)
-
-
-def _checksums(path: str) -> list[int]:
-  """Of each block of a file."""
-  with open(path, 'rb') as file:
-    return [zlib.crc32(block)
-            for block in iter(lambda: file.read(BLOCK_BYTES), b'')]
 
 
 class Entry:

@@ -12,7 +12,6 @@ import tqdm
 from tpu_graphs_ext.data import npz, rules, schema
 from tpu_graphs_ext.errors import UserError
 
-HIDDEN_SPLIT = 'test'  # Its labels may be withheld.
 MAX_LINES = 200  # Faults in the text of a report; --json has all.
 COUNTED = ('kernels', 'nodes', 'edges', 'configs', 'without label')
 
@@ -69,7 +68,8 @@ def check_file(path: str, task: str = 'tile',
   except npz.DamagedError as error:
     return [Fault(path, '', f'cannot be read as .npz ({error}); it may be cut '
                   'short or pickled')], counts
-  withheld = may_hide and its.is_withheld(arrays)
+  withheld = may_hide and rules.RUNTIME in arrays and not (
+      arrays[rules.RUNTIME].any())
   counts['without label'] = int(withheld)
   counts |= {its.fields[name].axes[0]: len(array)
              for name, array in arrays.items() if array.ndim}
@@ -81,8 +81,7 @@ def check_file(path: str, task: str = 'tile',
 def check_data(root: str, task: str = 'tile') -> Report:
   """Checks a data root, or one folder of .npz files.
 
-  The labels of the test split (or of a folder with that name) may be withheld,
-  in all of its files or in none; in a folder that is not a split, in any.
+  Labels may be withheld in the test split, and in a folder that is no split.
 
   Args:
     root: folder with train, valid and test, or with .npz files; `~` is
@@ -108,37 +107,22 @@ def check_data(root: str, task: str = 'tile') -> Report:
         '.npz files; name a data root or one folder of it')
   first = {}  # Kernel -> the first file with that name.
   for split, split_folder in folders.items():
-    for path in _check_split(split, split_folder, report, task):
-      name = os.path.basename(path)
-      if first.setdefault(name, path) != path:
+    paths = _npz_files(split_folder)
+    if not paths:
+      report.faults.append(Fault(split_folder, '', 'has no .npz files'))
+    total = report.counts[split] = dict.fromkeys(COUNTED, 0)
+    for path in tqdm.tqdm(paths, desc=split, unit='file', disable=None):
+      faults, counts = check_file(path, task, split not in ('train', 'valid'))
+      report.faults += faults
+      for what in total:
+        total[what] += counts.get(what, 0)
+      other = first.setdefault(os.path.basename(path), path)
+      if other != path:
         report.faults.append(Fault(
-            path, '', f'{first[name]} has the same tile id; '
-            'each kernel belongs to one split'))
+            path, '', f'{other} has the same tile id; each kernel belongs to '
+            'one split'))
   return report
 
 
 def _npz_files(folder: str) -> list[str]:
   return sorted(glob.glob(os.path.join(glob.escape(folder), '*.npz')))
-
-
-def _check_split(split: str, folder: str, report: Report,
-                 task: str) -> list[str]:
-  """Adds a folder's faults and counts; returns the paths of its files."""
-  paths = _npz_files(folder)
-  if not paths:
-    report.faults.append(Fault(folder, '', 'has no .npz files'))
-  may_hide = split == HIDDEN_SPLIT or split not in schema.SPLITS
-  total = report.counts[split] = dict.fromkeys(COUNTED, 0)
-  hidden = []
-  for path in tqdm.tqdm(paths, desc=split, unit='file', disable=None):
-    faults, counts = check_file(path, task, may_hide)
-    report.faults += faults
-    hidden += [path] * counts.get('without label', 0)
-    for what in total:
-      total[what] += counts.get(what, 0)
-  if split == HIDDEN_SPLIT and len(hidden) < len(paths):
-    report.faults += [
-        Fault(path, rules.RUNTIME, 'is withheld, but '
-              f'{len(paths) - len(hidden)} other files of the folder have '
-              'labels; either all have or none') for path in hidden]
-  return paths

@@ -154,10 +154,7 @@ class Kernel(Problem):
         name: stored[key] for name, key in STORED_NAMES.items()})
 
   def save(self, folder: str) -> str:
-    """Writes `<folder>/<tile_id>.npz` and returns its path.
-
-    The same kernel always gives the same bytes.
-    """
+    """Writes `<folder>/<tile_id>.npz`, the same bytes each time; its path."""
     path = os.path.join(folder, self.tile_id + '.npz')
     content = io.BytesIO()
     np.savez_compressed(content, **self.stored())
@@ -167,6 +164,10 @@ class Kernel(Problem):
   def stored(self) -> dict[str, np.ndarray]:
     """The arrays under the names that they have in a file."""
     return {key: getattr(self, name) for name, key in STORED_NAMES.items()}
+
+  def rows(self) -> dict[str, np.ndarray]:
+    """The rows in each array of a `Partition`."""
+    return {name: np.atleast_1d(getattr(self, name)) for name in _DTYPES}
 
 
 def bounds_of(row: np.ndarray, group: str) -> list[int]:
@@ -178,8 +179,7 @@ def bounds_of(row: np.ndarray, group: str) -> list[int]:
 def require_readable(kernel: Kernel, where: str = '') -> None:
   """Raises UserError if the arrays of a kernel make no sense together.
 
-  Other feature widths than in the real files and narrower integers pass.
-  `check-data` applies all rules.
+  Any feature widths and narrower integers pass; not so in `check-data`.
   """
   rules.TILE.require(kernel.stored(), where or kernel.tile_id)
 
@@ -229,14 +229,13 @@ class Partition(Problems):
                    folder: str = '') -> Partition:
     """Copies kernels, perhaps of a folder's files, into flat arrays.
 
-    Raises:
-      UserError: there are no kernels, one makes no sense, or their feature
-        widths differ.
+    Raises UserError if there are none, one makes no sense, or their feature
+    widths differ.
     """
     tile_ids, rows = [], []
     for kernel in _readable(kernels, folder):
       tile_ids.append(kernel.tile_id)
-      rows.append(_rows_of(kernel))
+      rows.append(kernel.rows())
     if not rows:
       raise UserError('there are no kernels to work on')
     return cls.of_flat(tile_ids, {  # `pop`: what is joined is let go.
@@ -293,7 +292,7 @@ def open_files(paths: list[str], cache_dir: str | None = None) -> Partition:
     return Partition.from_kernels(loaded, folder)
   return cache.open_or_build(
       os.path.join(cache_dir, cache.content_key(paths)), _DTYPES,
-      lambda unused_more: map(_rows_of, _readable(loaded, folder)),
+      lambda unused_more: map(Kernel.rows, _readable(loaded, folder)),
       lambda entry: _of_entry(entry, [tile_id_of(path) for path in paths]))
 
 
@@ -307,16 +306,8 @@ def _of_entry(entry: cache.Entry, tile_ids: list[str]) -> Partition:
   return Partition.of_flat(tile_ids, arrays)
 
 
-def _rows_of(kernel: Kernel) -> dict[str, np.ndarray]:
-  """The rows of a kernel in each array of `_DTYPES`."""
-  return {name: np.atleast_1d(getattr(kernel, name)) for name in _DTYPES}
-
-
 def _readable(kernels: Iterable[Kernel], folder: str) -> Iterator[Kernel]:
-  """The kernels, each checked when its turn comes, with equal columns.
-
-  Errors name a kernel by its file if it comes from a `folder`.
-  """
+  """The kernels, each checked when its turn comes, with equal columns."""
   first = None
   for kernel in kernels:
     where = os.path.join(folder, kernel.tile_id + '.npz') if folder else ''

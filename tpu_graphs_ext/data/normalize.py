@@ -56,10 +56,8 @@ class ColumnStats:
   def apply(self, table: np.ndarray, name: str = 'table') -> np.ndarray:
     """Scales a table; values outside the training range leave [0, 1].
 
-    float32 [rows, columns] -> a new float32 [rows, used columns].
-
-    Raises:
-      UserError: the table has another number of columns.
+    float32 [rows, columns] -> a new float32 [rows, used columns]. Raises
+    UserError if the table has another number of columns.
     """
     self.require_columns(table, name)
     columns, low, width = self.scale

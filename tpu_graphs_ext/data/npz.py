@@ -32,11 +32,7 @@ class DamagedError(Exception):
 
 @contextlib.contextmanager
 def opened(path: str) -> Iterator[zipfile.ZipFile]:
-  """The archive of a file.
-
-  Raises:
-    DamagedError: it is not a zip archive, or the `with` block finds damage.
-  """
+  """The archive of a file; DamagedError if it or its use shows damage."""
   try:
     with files.open_ordinary(path) as file:
       require_short_directory(file)
@@ -49,10 +45,9 @@ def opened(path: str) -> Iterator[zipfile.ZipFile]:
 
 
 def require_short_directory(file: BinaryIO) -> None:
-  """Raises DamagedError if a zip archive lists far too many members.
+  """Raises DamagedError if an archive lists far too many members.
 
-  zipfile makes an object of each as soon as it opens an archive. Its own
-  parser is asked here, so that both find the same list.
+  zipfile makes an object of each when it opens an archive.
   """
   end = zipfile._EndRecData(file)
   file.seek(0)
@@ -73,10 +68,8 @@ def read_arrays(path: str, names: Sequence[str],
                     dict[str, np.ndarray], dict[str, str]]:
   """The arrays of these names that can be read, and faults of the others.
 
-  Arrays of more than `max_bytes` are refused.
-
-  Raises:
-    DamagedError: the file as a whole cannot be read.
+  Arrays of more than `max_bytes` are refused. Raises DamagedError if the file
+  as a whole cannot be read.
   """
   arrays, faults = {}, {}
   with opened(path) as archive:
@@ -87,8 +80,8 @@ def read_arrays(path: str, names: Sequence[str],
             f"is missing; the file has {', '.join(sorted(there))}"[:500])
         continue
       try:
-        with _member(archive, name, max_bytes) as (member, header):
-          dtype, order, shape = header
+        with _member(archive, name, max_bytes) as (
+            member, (dtype, order, shape)):
           content = bytearray(member.read())  # At its end zip checks a sum.
         arrays[name] = np.frombuffer(content, dtype).reshape(shape, order=order)
       except Exception as error:  # As above.
@@ -107,8 +100,7 @@ def blocks(path: str, name: str, rows: int,
            max_bytes: int = MAX_BYTES) -> Iterator[np.ndarray]:
   """The rows of an array in order, `rows` at a time; the last may be fewer.
 
-  Raises:
-    DamagedError: the array cannot be read; maybe only after some blocks.
+  Raises DamagedError if it cannot be read, maybe only after some blocks.
   """
   with opened(path) as archive, _member(
       archive, name, max_bytes) as (member, (dtype, order, shape)):

@@ -70,17 +70,15 @@ class Program(Problem):
   def layouts(self, configs: np.ndarray) -> np.ndarray:
     """float32 [n, configurable, 18] of int64 [n] configurations, read now.
 
-    Raises:
-      UserError: the cache is damaged there.
+    Raises UserError if the cache is damaged there.
     """
     return self.read_layouts(
         configs if self.rows is None else self.rows[configs])
 
   def at_most(self, number: int, rng: np.random.Generator) -> Program:
-    """A selection of `number` configurations, as the baseline's --max_configs.
+    """The baseline's --max_configs: `number` configurations; -1 keeps all.
 
-    The fastest third, the slowest third, and a draw from those between. -1
-    keeps all.
+    The fastest third, the slowest third, and a draw from those between.
     """
     if not 0 < number < self.num_configs:
       return self
@@ -150,7 +148,6 @@ def _of_entry(path: str, entry: cache.Entry) -> Program:
   size = layouts[0].nbytes
 
   def rows(configs: np.ndarray) -> np.ndarray:
-    """float32 [n, configurable, 18] of int64 [n] configurations."""
     try:
       for config in configs.tolist():
         check(config * size, (config + 1) * size)
@@ -160,7 +157,7 @@ def _of_entry(path: str, entry: cache.Entry) -> Program:
         os.remove(os.path.join(entry.folder, cache.META_FILE))
       raise UserError(
           f'{entry.folder}: {error}, so the cache is damaged; run the command '
-          'again, which builds it anew, or name another --cache_dir') from error
+          'again, which builds it anew') from error
     return layouts[configs].astype(np.float32)
 
   return Program(

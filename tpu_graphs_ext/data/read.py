@@ -64,6 +64,9 @@ def read_kernels(path: str, *, min_configs: int = MIN_CONFIGS,
                  limit: int | None = None) -> Partition:
   """Reads the kernels of one folder, sorted by file name, or of one file.
 
+  Raises UserError if there is no such path or no .npz file, none has enough
+  configurations, or a file is damaged.
+
   Args:
     path: folder with .npz files, or one .npz file; `~` is expanded.
     min_configs: kernels of a folder with fewer configurations are left out,
@@ -71,10 +74,6 @@ def read_kernels(path: str, *, min_configs: int = MIN_CONFIGS,
     cache_dir: keeps the arrays of a folder here for the next run, which maps
       them into memory instead of reading; empty or None keeps nothing.
     limit: only this many files, before the filter; see `find_npz`.
-
-  Raises:
-    UserError: there is no such path or no .npz file, none has enough
-      configurations, or a file is damaged.
   """
   paths = find_npz(path, limit)
   if paths == [os.path.expanduser(path)]:
@@ -91,22 +90,19 @@ def split_folders(data_root: str,
   folders = {split: os.path.join(root, split) for split in schema.SPLITS}
   missing = [folder for folder in folders.values() if not os.path.isdir(folder)]
   if missing:
-    flag, flags = (' --task layout', ', --source or --search'
-                   ) if collection else ('', '')
     raise UserError(
         f'{missing[0]}: does not exist; a data root has the folders '
         f'{"/".join([*collection, "train"])}, valid and test. Name another '
-        f'--data_root{flags}, or make sample data '
-        f'with `tpu-graphs-ext sample-data{flag} --out DIR`')
+        f'--data_root{", --source or --search" if collection else ""}, or make '
+        'sample data with `tpu-graphs-ext sample-data`')
   return folders
 
 
 def with_enough_configs(every: Problems, where: str, min_configs: int,
                         what: str = 'kernel') -> Problems:
-  """The kernels or programs with enough configurations; warns of the others.
+  """The kernels or programs with enough configurations, or a UserError.
 
-  Raises:
-    UserError: none has enough.
+  Warns of the others.
   """
   enough = np.asarray(every.num_configs) >= min_configs
   if enough.all():

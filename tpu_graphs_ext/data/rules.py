@@ -23,7 +23,6 @@ LAYOUTS, IDS, SPLITS = 'node_config_feat', 'node_config_ids', 'node_splits'
 # Stored name -> attribute of a `Kernel` or `Program`, which has the unit.
 _ATTRIBUTES = {RUNTIME: 'runtime_ns', NORMALIZER: 'normalizer_ns'}
 _VALUES_AT_ONCE = 1 << 20  # Of layouts, of which files have up to a gigabyte.
-_BITS = np.array([0] + [1 << i for i in range(schema.MAX_DIMS)], np.uint8)
 
 
 class Rule(NamedTuple):
@@ -74,10 +73,10 @@ def _no_layout(layouts: np.ndarray) -> np.ndarray:
         numbers >= schema.MAX_DIMS)
     given = numbers >= 0
     wrong[..., 1:] |= given[..., 1:] & ~given[..., :-1]
-    # A bit for each dimension; where one comes twice, the sum has a carry.
-    bits = _BITS[np.where(wrong, 0, numbers + 1)]
-    bad[start:start + at_once] = wrong.any(-1) | (
-        bits.sum(-1, dtype=np.uint8) != np.bitwise_or.reduce(bits, -1))
+    ordered = np.sort(numbers, axis=-1)
+    wrong[..., 1:] |= (ordered[..., 1:] == ordered[..., :-1]) & (
+        ordered[..., 1:] >= 0)
+    bad[start:start + at_once] = wrong.any(-1)
   return bad
 
 
@@ -87,9 +86,8 @@ NO_LAYOUT = Rule((LAYOUTS,), _no_layout, (
     f'{schema.LAYOUT_PADDING} to its end'))
 _IN_NS = 'times in ns must be positive'
 _LABELLED = Rule((RUNTIME,), lambda times: times <= 0, _IN_NS)
-# All may be 0: the label is withheld.
-_LABELLED_OR_NOT = Rule(
-    (RUNTIME,), lambda times: (times <= 0) & times.any(), _IN_NS)
+_LABELLED_OR_NOT = _LABELLED._replace(  # All may be 0: a withheld label.
+    broken=lambda times: (times <= 0) & times.any())
 # Without these, reading a file would give nonsense.
 _READ = (
     *(Rule((name,), lambda table: ~np.isfinite(table), 'values must be finite')
@@ -130,12 +128,12 @@ class TaskRules:
 
   def read(self, path: str) -> dict[str, np.ndarray]:
     """The fields of `arrays` in a file, by stored name, or a UserError."""
-    names = [field.name for field in self.arrays.values()]
     try:
-      arrays, faults = npz.read_arrays(path, names, self.max_bytes)
+      arrays, faults = npz.read_arrays(
+          path, [field.name for field in self.arrays.values()], self.max_bytes)
     except npz.DamagedError as error:
-      raise self.bad(path, f'cannot be read as a {self.task} file ({error})'
-                     ) from error
+      raise self.bad(
+          path, f'cannot be read as a {self.task} file ({error})') from error
     if faults and (other := belongs_to_other_task(path, self.task)):
       raise UserError(f'{path}: {other}')
     for name, message in faults.items():
@@ -156,19 +154,17 @@ class TaskRules:
 
   def faults(self, arrays: Arrays, strict: bool = False,
              labelled: bool = False) -> Iterator[tuple[str, str]]:
-    """Yields (field, message) for all that is wrong with the arrays of a file.
+    """Yields (field, message) for each broken rule of some arrays of a file.
 
-    Args:
-      arrays: some or all arrays of the file.
-      strict: applies all rules, not only those that reading needs.
-      labelled: whether runtimes must be known.
+    `strict`: all rules, not only those that reading needs; `labelled`: runtimes
+    must be known.
     """
     sound = {}
     for name, array in arrays.items():
       field = self.fields[name]
-      dtype_fault = _wrong_dtype(array, field, strict)
       shape_fault = _wrong_shape(array, field, strict or self is LAYOUT)
-      for message in filter(None, (dtype_fault, shape_fault)):
+      for message in filter(None, (
+          _wrong_dtype(array, field, strict), shape_fault)):
         yield name, message
       if not shape_fault and array.dtype.kind in 'iuf':
         sound[name] = array
@@ -195,13 +191,8 @@ class TaskRules:
           yield name, (f'has {size} {axis} (axis {place}), but {leader} has '
                        f'{expected}; both must be equal')
 
-  def is_withheld(self, arrays: Arrays) -> bool:
-    """Whether all runtimes are 0: a hidden label."""
-    return RUNTIME in arrays and not arrays[RUNTIME].any()
 
-
-def _wrong_dtype(array: np.ndarray, field: schema.Field,
-                 strict: bool) -> str:
+def _wrong_dtype(array: np.ndarray, field: schema.Field, strict: bool) -> str:
   # Narrower integers may be read, but no bool, and only float32 features: sums
   # over int8 would overflow.
   if array.dtype != field.dtype and (
