@@ -37,7 +37,7 @@ def cache_dir(tmp_path) -> str:
 
 
 def test_kernels_left_out_are_reported(folder, caplog):
-  assert read.read_kernels(folder, min_configs=5).tile_ids == ['diamond_0']
+  assert read.read_kernels(folder, min_configs=5).names == ['diamond_0']
   message, = caplog.messages
   assert message.endswith(
       'left out 5 of 6 kernels with fewer than 5 configurations: chain_0, '
@@ -53,7 +53,7 @@ def test_limit_takes_what_is_listed_first_and_sorts_it(folder, monkeypatch):
       name + '.npz' for name in listed])
   # The third of the first four has a single configuration: it is dropped, and
   # the fifth does not take its place.
-  assert read.read_kernels(folder, limit=4).tile_ids == [
+  assert read.read_kernels(folder, limit=4).names == [
       'chain_0', 'diamond_0', 'one_node_0']
 
 
@@ -81,7 +81,7 @@ def test_dataset(data_root, monkeypatch):
   toy = read.read_dataset(data_root, toy_data=True)
   assert [len(split) for split in (toy.train, toy.valid, toy.test)] == [4, 4, 4]
   names = os.listdir(os.path.join(data_root, 'train'))[:4]
-  assert [name + '.npz' for name in toy.train.tile_ids] == sorted(names)
+  assert [name + '.npz' for name in toy.train.names] == sorted(names)
 
 
 def test_data_root_without_splits(tmp_path):
@@ -93,7 +93,7 @@ def test_data_root_without_splits(tmp_path):
 
 def test_read_kernels_of_a_file_and_of_other_paths(folder, tmp_path):
   partition = read.read_kernels(folder + '/diamond_0.npz')
-  assert_same(partition.kernel(0), tiny_kernels.diamond())
+  assert_same(partition[0], tiny_kernels.diamond())
   (tmp_path / 'x' / 'y').mkdir(parents=True)
   (tmp_path / 'x.csv').write_text('')
   for name, said in (
@@ -113,14 +113,14 @@ def test_cached_partition_equals_the_files(folder, cache_dir, monkeypatch):
   for _ in range(2):  # Built, then opened.
     cached = read.read_kernels(folder, cache_dir=cache_dir)
     monkeypatch.setattr(Kernel, 'load', None)  # No file is read again.
-    assert cached.tile_ids == plain.tile_ids
+    assert cached.names == plain.names
     for kernel, expected in zip(cached, plain):
       assert_same(kernel, expected)
-  base = cached.config_feat
+  base = cached[0].config_feat
   while base.base is not None and not isinstance(base, np.memmap):
     base = base.base
   assert isinstance(base, np.memmap)
-  assert not cached.config_feat.flags.writeable
+  assert not cached[0].config_feat.flags.writeable
   for least, number in ((1, 6), (5, 1)):  # One entry serves them all.
     assert len(read.read_kernels(
         folder, min_configs=least, cache_dir=cache_dir)) == number
@@ -141,7 +141,7 @@ def test_changed_content_of_same_size_and_time_is_seen(folder, cache_dir):
                       for name, stored in STORED_NAMES.items()})
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     read_again = read.read_kernels(folder, cache_dir=cache_dir)
-    assert read_again.kernel(0).runtime_ns.tolist() == [runtime] * 4
+    assert read_again[0].runtime_ns.tolist() == [runtime] * 4
   key = cache.content_key(read.find_npz(folder))
   os.rename(path, os.path.join(folder, 'cha_0.npz'))
   assert cache.content_key(read.find_npz(folder)) != key

@@ -71,15 +71,16 @@ def test_same_kernels_and_features_to_the_last_bit(
     baseline, dataset, stats, split):
   ours = dataset.valid if split == 'validation' else getattr(dataset, split)
   order = np.argsort(baseline[f'{split}.tile_id'])
-  assert list(ours.tile_ids) == baseline[f'{split}.tile_id'][order].tolist()
+  assert list(ours.names) == baseline[f'{split}.tile_id'][order].tolist()
   for axis in ('node', 'edge', 'config'):
     theirs = np.diff(baseline[f'{split}.{axis}_ranges'])[order]
-    np.testing.assert_array_equal(getattr(ours, f'num_{axis}s'), theirs)
+    np.testing.assert_array_equal(
+        [getattr(kernel, f'num_{axis}s') for kernel in ours], theirs)
   scaled = {'node_feat': stats.node.apply, 'config_feat': stats.config.apply}
   for name, field in rules.TILE.arrays.items():
     theirs = their_rows(baseline, split, field.name, field.axes[0][:-1])
     rows = scaled.get(name, np.asarray)(
-        np.concatenate(list(ours.blocks(name))))
+        np.concatenate([getattr(kernel, name) for kernel in ours]))
     assert (rows.dtype, rows.shape) == (theirs.dtype, theirs.shape)
     assert rows.tobytes() == theirs.tobytes(), name
   assert dataset.num_ops == int(baseline['num_ops'])
@@ -97,7 +98,7 @@ def test_same_spec_and_graph_of_one_kernel(baseline, dataset, stats):
   assert repr(graphs.element_spec) == str(baseline['kernel_spec'])
   for i in range(2):
     name, = baseline[f'graph{i}.g.tile_id']
-    kernel = dataset.valid.kernel(dataset.valid.tile_ids.index(name))
+    kernel = dataset.valid[dataset.valid.names.index(name)]
     assert_as_dumped(
         tile_batches.kernel_graph(kernel, stats), baseline, f'graph{i}')
 
@@ -110,7 +111,7 @@ def test_same_spec_and_graph_of_a_batch(baseline, dataset, stats):
   assert label_spec == tf.TensorSpec([BATCH, CONFIGS], tf.float32)
 
   # Which configurations the baseline drew shows in their runtimes.
-  kernels = [dataset.train.kernel(dataset.train.tile_ids.index(name))
+  kernels = [dataset.train[dataset.train.names.index(name)]
              for name in baseline['batch.g.tile_id']]
   runtimes = baseline['batch.config.runtimes'].reshape(BATCH, CONFIGS)
   drawn = np.stack([

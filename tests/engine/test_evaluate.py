@@ -154,7 +154,7 @@ def test_kernels_without_labels(caplog):
   both = Partition.from_kernels([kernel_of('good_0', [0, 1], [1, 2]),
                                  kernel_of('blank_0', [0, 1], [0, 0])])
   kept = evaluate.labelled(both, 'here', task.find('tile'))
-  assert kept.tile_ids == ['good_0']
+  assert kept.names == ['good_0']
   assert 'left out 1 of 2 kernels' in caplog.text
 
 

@@ -33,7 +33,7 @@ def trained(name: str, epochs: int) -> None:
   """Three steps an epoch with the losses of the baseline's flags."""
   model = checks.make(name, stats=STATS)
   load_models.create_variables(
-      model, tile_batches.kernel_graph(TRAIN.kernel(0), STATS))
+      model, tile_batches.kernel_graph(TRAIN[0], STATS))
   model.compile(
       loss=compiled_model.CombinedLoss(
           settings.parse_losses('ListMLELoss:1,MSE:0.02')),
@@ -51,7 +51,7 @@ def trained(name: str, epochs: int) -> None:
 def test_untrained_scores_are_numbers():
   for name in NAMES:
     scored(checks.make_with_variables(
-        name, tile_batches.kernel_graph(TRAIN.kernel(0), STATS), STATS))
+        name, tile_batches.kernel_graph(TRAIN[0], STATS), STATS))
 
 
 @pytest.mark.survive

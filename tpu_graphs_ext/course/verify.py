@@ -228,7 +228,7 @@ class _Grader:
       data = self._read(self._run['args']['configs'])
     except UserError:  # No train kernel has so many configurations.
       return False
-    tried = np.flatnonzero(np.isin(data.test.tile_ids, [*odd]))
+    tried = np.flatnonzero(np.isin(data.test.names, [*odd]))
     scores = self._ask(data, tried[:_TRIED_KERNELS]).scores
     return bool(scores) and not agreement.differences(
         {name: self._predicted[name] for name in scores}, scores)

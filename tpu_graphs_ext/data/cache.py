@@ -139,7 +139,7 @@ class Entry:
         math.prod(shape) * np.dtype(dtype).itemsize != size) or (
             len(crc32s) != -(-size // BLOCK_BYTES)):
       raise ValueError(f'{name} has {size} bytes')
-    raw = np.memmap(path, np.uint8, 'r') if size else np.zeros(0, np.uint8)
+    raw = np.asarray(np.memmap(path, np.uint8, 'r') if size else [], np.uint8)
     array = raw.view(dtype).reshape(shape)
     array.setflags(write=False)
     checked = set()

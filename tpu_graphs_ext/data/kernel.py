@@ -1,7 +1,6 @@
-"""Kernels of the tile collection: one, or many as a few flat arrays.
+"""Kernels of the tile collection, which may be views of memory-mapped files.
 
-Flat arrays can be memory-mapped, selected from without a copy, and cut into
-batches by NumPy indexing. The base classes are of programs too.
+The base classes are of programs too.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import dataclasses
 import functools
 import io
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import tqdm
@@ -22,7 +21,8 @@ from tpu_graphs_ext.errors import UserError
 # Attribute of `Kernel` -> key in the .npz file. The file's names carry no unit.
 STORED_NAMES = {name: field.name for name, field in rules.TILE.arrays.items()}
 _AXES = ('nodes', 'edges', 'configs')
-# The arrays of kernels, one after the other, and the rows that each has there.
+# Of an entry of the cache: the arrays of all kernels, one after the other, and
+# the rows that each has there.
 _DTYPES = {**{name: field.dtype for name, field in rules.TILE.arrays.items()},
            **{f'num_{axis}': 'int64' for axis in _AXES}}
 
@@ -66,30 +66,37 @@ class Problem:
         self.node_opcode < number, self.node_opcode, np.uint8(0)))
 
 
-class Problems:
-  """Problems in order: a `Partition` or `Programs`.
-
-  `select` takes those where a mask is true.
-  """
+class Problems(list):
+  """Kernels or programs, in order."""
 
   @property
   def names(self) -> list[str]:
     return [problem.name for problem in self]
 
-  def blocks(self, name: str) -> Iterator[np.ndarray]:
-    """Array `name` of each problem."""
-    return (getattr(problem, name) for problem in self)
+  @property
+  def num_configs(self) -> np.ndarray:
+    """int64 [problems]."""
+    return np.array([problem.num_configs for problem in self], np.int64)
 
   @functools.cached_property
   def opcodes(self) -> list[int]:
     """The opcodes of all nodes, each once, ascending."""
-    return np.unique(np.concatenate(
-        [np.zeros(0, np.uint8), *self.blocks('node_opcode')])).tolist()
+    return np.unique(np.concatenate([np.zeros(0, np.uint8), *(
+        problem.node_opcode for problem in self)])).tolist()
 
   @property
   def max_opcode(self) -> int:
     """The largest opcode of any node; -1 without nodes."""
     return max(self.opcodes, default=-1)
+
+  def select(self, chosen: Sequence[int] | np.ndarray):
+    """The problems with these numbers, or where a mask is true, in order."""
+    return type(self)(self[i] for i in np.arange(len(self))[chosen])
+
+  def with_opcodes_below(self, number: int):
+    """The same problems, but other opcodes are 0, the unknown one."""
+    return type(self)(
+        problem.with_opcodes_below(number) for problem in self)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -165,10 +172,6 @@ class Kernel(Problem):
     """The arrays under the names that they have in a file."""
     return {key: getattr(self, name) for name, key in STORED_NAMES.items()}
 
-  def rows(self) -> dict[str, np.ndarray]:
-    """The rows in each array of a `Partition`."""
-    return {name: np.atleast_1d(getattr(self, name)) for name in _DTYPES}
-
 
 def bounds_of(row: np.ndarray, group: str) -> list[int]:
   """The bounds of one configuration, without the zeros that fill the row."""
@@ -189,94 +192,21 @@ def tile_id_of(path: str) -> str:
   return os.path.splitext(os.path.basename(path))[0]
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
 class Partition(Problems):
-  """Kernels in order, their rows in flat arrays that may be memory maps.
-
-  A kernel's rows are contiguous in every array, but the arrays may hold rows
-  of kernels that a selection left out: read them through `kernel`, `blocks`
-  or the `*_start` and `num_*` arrays.
-  """
-  tile_ids: Sequence[str]
-  # The arrays of `Kernel`, with the rows of all kernels one after the other.
-  node_feat: np.ndarray
-  node_opcode: np.ndarray
-  edge_index: np.ndarray  # Nodes are numbered inside the kernel, from 0.
-  config_feat: np.ndarray
-  runtime_ns: np.ndarray
-  normalizer_ns: np.ndarray
-  # int64 [kernels]: the first row of each kernel, and its number of rows.
-  node_start: np.ndarray
-  edge_start: np.ndarray
-  config_start: np.ndarray
-  num_nodes: np.ndarray
-  num_edges: np.ndarray
-  num_configs: np.ndarray
-
-  @classmethod
-  def of_flat(cls, tile_ids: Sequence[str],
-              arrays: Mapping[str, np.ndarray]) -> Partition:
-    """Kernels whose rows follow one another, from the arrays of `_DTYPES`."""
-    for array in arrays.values():
-      array.setflags(write=False)
-    counts = {axis[:-1]: arrays[f'num_{axis}'] for axis in _AXES}
-    return cls(tile_ids=list(tile_ids), **arrays, **{
-        f'{axis}_start': np.cumsum(count) - count
-        for axis, count in counts.items()})
+  """Kernels with equal feature columns."""
 
   @classmethod
   def from_kernels(cls, kernels: Iterable[Kernel],
                    folder: str = '') -> Partition:
-    """Copies kernels, perhaps of a folder's files, into flat arrays.
+    """Checks kernels, perhaps of a folder's files, whose arrays are kept.
 
     Raises UserError if there are none, one makes no sense, or their feature
     widths differ.
     """
-    tile_ids, rows = [], []
-    for kernel in _readable(kernels, folder):
-      tile_ids.append(kernel.tile_id)
-      rows.append(kernel.rows())
-    if not rows:
+    found = cls(_readable(kernels, folder))
+    if not found:
       raise UserError('there are no kernels to work on')
-    return cls.of_flat(tile_ids, {  # `pop`: what is joined is let go.
-        name: np.concatenate([one.pop(name) for one in rows], dtype=dtype)
-        for name, dtype in _DTYPES.items()})
-
-  def __len__(self) -> int:
-    return len(self.tile_ids)
-
-  def __iter__(self) -> Iterator[Kernel]:
-    return (self.kernel(i) for i in range(len(self)))
-
-  with_opcodes_below = Problem.with_opcodes_below
-
-  def kernel(self, index: int) -> Kernel:
-    """Kernel number `index`; its arrays are views, nothing is copied."""
-    rows = {}
-    for axis in _AXES:
-      start = getattr(self, axis[:-1] + '_start')[index]
-      rows[axis] = slice(start, start + getattr(self, 'num_' + axis)[index])
-    return Kernel(self.tile_ids[index], **{
-        name: getattr(self, name)[rows[field.axes[0]]]
-        for name, field in rules.TILE.arrays.items()})
-
-  def select(self, kernels: list[int] | np.ndarray) -> Partition:
-    """The kernels with these numbers, or where a mask is true, in that order.
-
-    The result shares this partition's arrays.
-    """
-    chosen = np.arange(len(self))[kernels]
-    return dataclasses.replace(
-        self, tile_ids=[self.tile_ids[i] for i in chosen],
-        **{name: getattr(self, name)[chosen] for axis in _AXES
-           for name in (f'{axis[:-1]}_start', f'num_{axis}')})
-
-  def blocks(self, name: str) -> Iterator[np.ndarray]:
-    """The rows of array `name` of each kernel, as views."""
-    array, axis = getattr(self, name), rules.TILE.arrays[name].axes[0]
-    for start, number in zip(getattr(self, axis[:-1] + '_start'),
-                             getattr(self, 'num_' + axis)):
-      yield array[start:start + number]
+    return found
 
 
 def open_files(paths: list[str], cache_dir: str | None = None) -> Partition:
@@ -292,22 +222,34 @@ def open_files(paths: list[str], cache_dir: str | None = None) -> Partition:
     return Partition.from_kernels(loaded, folder)
   return cache.open_or_build(
       os.path.join(cache_dir, cache.content_key(paths)), _DTYPES,
-      lambda unused_more: map(Kernel.rows, _readable(loaded, folder)),
+      lambda unused_more: map(_rows_of, _readable(loaded, folder)),
       lambda entry: _of_entry(entry, [tile_id_of(path) for path in paths]))
 
 
 def _of_entry(entry: cache.Entry, tile_ids: list[str]) -> Partition:
-  arrays = {name: entry.array(name, dtype) for name, dtype in _DTYPES.items()}
+  ends = {axis: np.cumsum(entry.array(f'num_{axis}', 'int64'))
+          for axis in _AXES}
+  parts = {}  # Array -> the rows of each kernel.
   for name, field in rules.TILE.arrays.items():
-    count = arrays[f'num_{field.axes[0]}']
-    if (count.shape != (len(tile_ids),) or count.sum() != len(arrays[name])
-        or arrays[name].ndim != len(field.axes)):
-      raise ValueError(f'{name} has the shape {arrays[name].shape}')
-  return Partition.of_flat(tile_ids, arrays)
+    array, end = entry.array(name, field.dtype), ends[field.axes[0]]
+    if (len(end) != len(tile_ids) or end[-1] != len(array)
+        or array.ndim != len(field.axes)):
+      raise ValueError(f'{name} has the shape {array.shape}')
+    stops = end.tolist()
+    parts[name] = [array[start:stop]
+                   for start, stop in zip([0, *stops], stops)]
+  return Partition(
+      Kernel(tile_id, **dict(zip(parts, rows)))
+      for tile_id, rows in zip(tile_ids, zip(*parts.values())))
+
+
+def _rows_of(kernel: Kernel) -> dict[str, np.ndarray]:
+  """The rows of a kernel in each array of `_DTYPES`."""
+  return {name: np.atleast_1d(getattr(kernel, name)) for name in _DTYPES}
 
 
 def _readable(kernels: Iterable[Kernel], folder: str) -> Iterator[Kernel]:
-  """The kernels, each checked when its turn comes, with equal columns."""
+  """Kernels of equal columns, each checked when its turn comes, widened."""
   first = None
   for kernel in kernels:
     where = os.path.join(folder, kernel.tile_id + '.npz') if folder else ''
@@ -320,4 +262,6 @@ def _readable(kernels: Iterable[Kernel], folder: str) -> Iterator[Kernel]:
             f'{where or kernel.tile_id}: {name} has {width} columns, but in '
             f'{first.tile_id} it has {expected}; kernels read together must '
             'have the same columns')
-    yield kernel
+    yield dataclasses.replace(kernel, **{
+        name: getattr(kernel, name).astype(field.dtype, copy=False)
+        for name, field in rules.TILE.arrays.items()})

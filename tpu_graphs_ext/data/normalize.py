@@ -100,7 +100,7 @@ class FeatureStats:
   @classmethod
   def of_partition(cls, partition: Partition) -> FeatureStats:
     """Statistics of a partition's kernels, in one pass without a copy."""
-    return cls(*(ColumnStats.of(partition.blocks(name))
+    return cls(*(ColumnStats.of(getattr(kernel, name) for kernel in partition)
                  for name in ('node_feat', 'config_feat')))
 
   def to_json(self) -> dict[str, Any]:

@@ -166,12 +166,8 @@ def _of_entry(path: str, entry: cache.Entry) -> Program:
       **arrays)
 
 
-class Programs(Problems, list):
-  """A list of programs."""
-
-  @property
-  def num_configs(self) -> list[int]:
-    return [program.num_configs for program in self]
+class Programs(Problems):
+  """Programs of a collection."""
 
   @property
   def stats(self) -> FeatureStats:
@@ -180,13 +176,6 @@ class Programs(Problems, list):
         ColumnStats.joined(getattr(program.bounds, table) for program in self)
         for table in ('node', 'config')))
 
-  def select(self, mask: Sequence[bool]) -> Programs:
-    """Those for which `mask` is true."""
-    return Programs(program for program, kept in zip(self, mask) if kept)
-
-  def with_opcodes_below(self, number: int) -> Programs:
-    """The same programs, in which other opcodes are 0."""
-    return Programs(program.with_opcodes_below(number) for program in self)
 
   def to_train_on(self, where: str, min_configs: int, max_configs: int,
                   seed: Sequence[int]) -> Programs:

@@ -11,8 +11,6 @@ import logging
 import os
 from collections.abc import Sequence
 
-import numpy as np
-
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel, Partition, Problems, open_files
 from tpu_graphs_ext.errors import UserError, shortened
@@ -104,7 +102,7 @@ def with_enough_configs(every: Problems, where: str, min_configs: int,
 
   Warns of the others.
   """
-  enough = np.asarray(every.num_configs) >= min_configs
+  enough = every.num_configs >= min_configs
   if enough.all():
     return every
   if not enough.any():

@@ -75,7 +75,7 @@ def ends(rows: pd.DataFrame, count: int) -> tuple[list[int], list[int]]:
 
 def _kernel(comparison: Comparison, place: int, roles: Mapping[str, str],
             looks: Looks, in_elements: bool) -> dict[str, Any]:
-  kernel = comparison.problems.kernel(place)
+  kernel = comparison.problems[place]
   first = {name: comparison.groups[name][0] for name in roles}
   rows = {name: one.rows.iloc[place] for name, one in first.items()}
   scores = {name: one.ranker.scored(kernel) for name, one in first.items()}

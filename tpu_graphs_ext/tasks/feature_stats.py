@@ -95,12 +95,12 @@ def of_kernels(stats: FeatureStats, every: Partition) -> dict[str, Any]:
 
 def what_tiles_count(every: Partition) -> str:
   """'elements' or 'layout tiles': see `_count_elements` of models.py."""
-  if (every.config_feat.shape[1] <= _TILE
-      or every.node_feat.shape[1] <= _TENSOR):
+  if (every[0].config_feat.shape[1] <= _TILE
+      or every[0].node_feat.shape[1] <= _TENSOR):
     return TILES[0]
   parts = np.array([
-      float(tiles[:, _TILE].max()) / max(1.0, float(nodes[:, _TENSOR].max()))
-      for tiles, nodes in zip(every.blocks('config_feat'),
-                              every.blocks('node_feat'))])
+      float(kernel.config_feat[:, _TILE].max())
+      / max(1.0, float(kernel.node_feat[:, _TENSOR].max()))
+      for kernel in every])
   parts = parts[parts > 0]
   return TILES[bool(len(parts) and np.median(parts) > _LEAST_PART)]

@@ -29,6 +29,7 @@ from tpu_graphs_ext.tasks.tile_batches import (
   Arrays,
   array_signature,
   generated,
+  graph_arrays,
   joined,
 )
 
@@ -129,35 +130,29 @@ def batch_arrays(programs: Sequence[Program], configs: Sequence[np.ndarray],
   For each program, `configs` int64 [c] are its configurations, and `segments`
   its selected nodes.
   """
-  def whole(name: str) -> np.ndarray:
-    return np.concatenate([getattr(program, name) for program in programs])
-
-  def roots(sizes: np.ndarray) -> np.ndarray:
-    return np.repeat(np.arange(len(programs), dtype=np.int32), sizes)
-
   def in_each(kept: np.ndarray, root: np.ndarray) -> np.ndarray:
     return np.bincount(root[kept], minlength=len(programs)).astype(np.int32)
 
-  nodes, feeds, configurable = (
-      np.array([getattr(program, name) for program in programs], np.int32)
-      for name in ('num_nodes', 'num_edges', 'num_configurable'))
-  first_node = np.cumsum(nodes) - nodes
-  selected = np.zeros(nodes.sum(), bool)
+  graph = graph_arrays(programs, stats, np.int32)
+  configurable = np.array(
+      [program.num_configurable for program in programs], np.int32)
+  config_root = np.repeat(
+      np.arange(len(programs), dtype=np.int32), configurable)
+  first_node = np.cumsum(graph['op/sizes']) - graph['op/sizes']
+  selected = np.zeros(len(graph['op/op']), bool)
   for first, part in zip(first_node, segments):
     selected[first + part.start:first + part.stop] = True
-  feed_root, config_root = roots(feeds), roots(configurable)
-  edges = (whole('edge_index') + first_node[feed_root, np.newaxis]).astype(
-      np.int32)
-  ids = (whole('node_config_ids') + first_node[config_root]).astype(np.int32)
-  in_segment, is_sampled = selected[edges].all(axis=1), selected[ids]
+  source, target = graph['feed/source'], graph['feed/target']
+  ids = np.concatenate([
+      first + program.node_config_ids
+      for first, program in zip(first_node, programs)]).astype(np.int32)
+  in_segment, is_sampled = selected[source] & selected[target], selected[ids]
   # [configurable, configs, columns] of each program.
   layouts = [program.layouts(chosen).transpose(1, 0, 2)
              for program, chosen in zip(programs, configs)]
   return {
-      'op/op': whole('node_opcode'),
-      'op/feats': stats.node.apply(whole('node_feat'), 'node_feat'),
+      **graph,
       'op/selected': selected,
-      'op/sizes': nodes,
       'nconfig/feats': np.concatenate([
           stats.config.apply(
               rows.reshape(-1, rows.shape[-1]), 'node_config_feat'
@@ -170,17 +165,14 @@ def batch_arrays(programs: Sequence[Program], configs: Sequence[np.ndarray],
       'g/kept_node_ratio': np.float32([
           (part.stop - part.start) / program.num_nodes
           for part, program in zip(segments, programs)]),
-      'feed/source': edges[:, 0],
-      'feed/target': edges[:, 1],
-      'feed/sizes': feeds,
       'config/target': ids,
-      'sampled_feed/source': edges[in_segment, 0],
-      'sampled_feed/target': edges[in_segment, 1],
-      'sampled_feed/sizes': in_each(in_segment, feed_root),
+      'sampled_feed/source': source[in_segment],
+      'sampled_feed/target': target[in_segment],
+      'sampled_feed/sizes': in_each(
+          in_segment, graph['g_op/source'][source]),
       'sampled_config/source': np.flatnonzero(is_sampled).astype(np.int32),
       'sampled_config/target': ids[is_sampled],
       'sampled_config/sizes': in_each(is_sampled, config_root),
-      'g_op/source': roots(nodes),
       'g_config/source': config_root,
   }
 

@@ -1,8 +1,5 @@
 """Kernels as `GraphTensor`s, with the baseline's node sets, names and dtypes.
 
-Batches are cut from a partition's flat arrays with NumPy, and a whole batch
-becomes one GraphTensor; nothing is built kernel by kernel.
-
 The graph of a batch of B kernels, each with c configurations:
   node set `op`: `op` uint8 [nodes], `feats` float32 [nodes, F];
   node set `config`: `feats` float32 [B * c, G], `runtimes` float64 [B * c]
@@ -24,7 +21,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_gnn as tfgnn
 
-from tpu_graphs_ext.data.kernel import Kernel, Partition
+from tpu_graphs_ext.data.kernel import Kernel, Partition, Problem
 from tpu_graphs_ext.data.normalize import FeatureStats
 
 # Batches made ahead of the model's step; of programs, each may have 100 MB.
@@ -39,27 +36,24 @@ _EDGE_SETS = {'feed': ('op', 'op'), 'g_op': ('g', 'op'),
 
 def kernel_graph(kernel: Kernel, stats: FeatureStats) -> tfgnn.GraphTensor:
   """One kernel with all its configurations, as a batch of one component."""
-  return batch_graph([kernel], np.arange(kernel.num_configs)[np.newaxis], stats)
+  return batch_graph([kernel], [np.arange(kernel.num_configs)], stats)
 
 
 def kernel_graphs(partition: Partition,
                   stats: FeatureStats) -> tf.data.Dataset:
   """`kernel_graph` of every kernel in order, made ahead of use."""
   def one_by_one(kernels: Partition) -> Iterator[Arrays]:
-    for index, number in enumerate(kernels.num_configs):
-      yield batch_arrays(kernels, np.array([index]),
-                         np.arange(number)[np.newaxis], stats)
+    for kernel in kernels:
+      yield batch_arrays([kernel], [np.arange(kernel.num_configs)], stats)
 
   return generated(partition, one_by_one, _signature(partition, 1, stats),
                    len(partition), graph_tensor)
 
 
-def batch_graph(kernels: Sequence[Kernel], config_indices: np.ndarray,
+def batch_graph(kernels: Sequence[Kernel], configs: Sequence[np.ndarray],
                 stats: FeatureStats) -> tfgnn.GraphTensor:
-  """Several kernels with `config_indices` int [kernels, configs] of each."""
-  return graph_tensor(batch_arrays(
-      Partition.from_kernels(kernels), np.arange(len(kernels)),
-      np.asarray(config_indices), stats))
+  """Several kernels, each with as many of its configurations, int64 [c]."""
+  return graph_tensor(batch_arrays(kernels, configs, stats))
 
 
 def training_dataset(
@@ -92,10 +86,11 @@ def training_dataset(
   def one_epoch(kernels: Partition) -> Iterator[Arrays]:
     rng = np.random.default_rng([next(epochs), entropy])
     order = rng.permutation(usable) if shuffle else usable
-    for chosen in order[:num_batches * batch_size].reshape(-1, batch_size):
-      yield batch_arrays(kernels, chosen, np.stack([
-          _drawn(rng, number, num_configs)
-          for number in kernels.num_configs[chosen]]), stats)
+    for numbers in order[:num_batches * batch_size].reshape(-1, batch_size):
+      chosen = [kernels[i] for i in numbers]
+      yield batch_arrays(
+          chosen, [_drawn(rng, kernel.num_configs, num_configs)
+                   for kernel in chosen], stats)
 
   def with_label(arrays: dict[str, tf.Tensor]):
     label = tf.reshape(arrays['config/runtimes'], [batch_size, num_configs])
@@ -151,58 +146,57 @@ def array_signature(arrays: Arrays, *fixed: str) -> dict[str, tf.TensorSpec]:
       for name, array in arrays.items()}
 
 
-def batch_arrays(partition: Partition, chosen: np.ndarray,
-                 configs: np.ndarray, stats: FeatureStats) -> Arrays:
-  """Cuts the rows of a batch, for `graph_tensor`, out of the flat arrays.
+def batch_arrays(kernels: Sequence[Kernel], configs: Sequence[np.ndarray],
+                 stats: FeatureStats) -> Arrays:
+  """The arrays of a batch, for `graph_tensor`.
 
-  `chosen` int64 [batch] are the numbers of its kernels, `configs` int64 [batch,
-  configs] their configurations, counted from 0 inside each kernel.
+  `configs` are configurations of each kernel, as many of each, int64 [c].
   """
-  num_nodes = partition.num_nodes[chosen]
-  num_edges = partition.num_edges[chosen]
-  node_rows = _rows(partition.node_start[chosen], num_nodes)
-  edge_rows = _rows(partition.edge_start[chosen], num_edges)
-  config_rows = (partition.config_start[chosen, np.newaxis] + configs).ravel()
-  # Nodes are renumbered: a kernel's first node follows the previous kernels'.
-  first_node = np.cumsum(num_nodes) - num_nodes
-  edges = partition.edge_index.take(edge_rows, axis=0)
-  edges += np.repeat(first_node, num_edges)[:, np.newaxis]
-  normalizers = partition.normalizer_ns.take(config_rows)
-  kernel_number = np.arange(len(chosen))
+  def chosen(name: str) -> np.ndarray:
+    return np.concatenate([getattr(kernel, name).take(rows, axis=0)
+                           for kernel, rows in zip(kernels, configs)])
+
+  normalizers, count = chosen('normalizer_ns'), len(configs[0])
   return {
-      'op/op': partition.node_opcode.take(node_rows),
-      'op/feats': stats.node.apply(
-          partition.node_feat.take(node_rows, axis=0), 'node_feat'),
-      'op/sizes': num_nodes,
-      'feed/source': edges[:, 0],
-      'feed/target': edges[:, 1],
-      'feed/sizes': num_edges,
-      'config/feats': stats.config.apply(
-          partition.config_feat.take(config_rows, axis=0), 'config_feat'),
-      'config/runtimes': partition.runtime_ns.take(config_rows) / normalizers,
+      **graph_arrays(kernels, stats, np.int64),
+      'config/feats': stats.config.apply(chosen('config_feat'), 'config_feat'),
+      'config/runtimes': chosen('runtime_ns') / normalizers,
       'config/normalizers': normalizers,
-      'config/sizes': np.full(len(chosen), configs.shape[1]),
+      'config/sizes': np.full(len(kernels), count),
       'g/tile_id': np.array(
-          [partition.tile_ids[i].encode() for i in chosen], object),
-      'g_op/source': np.repeat(kernel_number, num_nodes),
-      'g_config/source': np.repeat(kernel_number, configs.shape[1]),
+          [kernel.tile_id.encode() for kernel in kernels], object),
+      'g_config/source': np.repeat(np.arange(len(kernels)), count),
   }
 
 
-def _rows(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
-  """Row numbers of several runs, one after another.
+def graph_arrays(problems: Sequence[Problem], stats: FeatureStats,
+                 dtype: type) -> Arrays:
+  """Nodes and edges of a batch of either task; sizes and indices of `dtype`."""
+  def joined_rows(name: str) -> np.ndarray:
+    return np.concatenate([getattr(problem, name) for problem in problems])
 
-  starts [5, 20], counts [3, 2] -> [5, 6, 7, 20, 21].
-  """
-  before = np.cumsum(counts) - counts  # Rows of the runs before each.
-  return np.repeat(starts - before, counts) + np.arange(counts.sum())
+  nodes, edges = (
+      np.array([getattr(problem, name) for problem in problems], dtype)
+      for name in ('num_nodes', 'num_edges'))
+  # A problem's nodes follow those of the ones before it.
+  first_node = np.repeat(np.cumsum(nodes) - nodes, edges)
+  edge_index = (joined_rows('edge_index') + first_node[:, np.newaxis]).astype(
+      dtype, copy=False)
+  return {
+      'op/op': joined_rows('node_opcode'),
+      'op/feats': stats.node.apply(joined_rows('node_feat'), 'node_feat'),
+      'op/sizes': nodes,
+      'feed/source': edge_index[:, 0],
+      'feed/target': edge_index[:, 1],
+      'feed/sizes': edges,
+      'g_op/source': np.repeat(np.arange(len(problems), dtype=dtype), nodes),
+  }
 
 
 def _signature(partition: Partition, batch_size: int,
                stats: FeatureStats) -> dict[str, tf.TensorSpec]:
   return array_signature(
-      batch_arrays(partition, np.zeros(batch_size, int),
-                   np.zeros([batch_size, 1], int), stats),
+      batch_arrays(batch_size * partition[:1], batch_size * [[0]], stats),
       'op/sizes', 'feed/sizes', 'config/sizes', 'g/tile_id')
 
 
