@@ -26,6 +26,10 @@ BY_K = ('slowdown', 'slowdown_kept', 'random')
 SCORES = ('opa', 'kendall')  # The others are shown in per cent.
 _HEADS = {'slowdown': 'top-{} %', 'random': 'random-{} %',
           'default': 'default %', 'opa': 'OPA', 'kendall': 'tau'}
+_NOTES = (
+    'top-k %: how much slower the fastest of the first k choices is than the '
+    'fastest of all.\n[low, high]: 95 % bootstrap interval of the mean; too '
+    'narrow for a handful of problems.')
 
 
 def table(rows: Iterable[Mapping[str, Any]]) -> pandas.DataFrame:
@@ -83,8 +87,7 @@ class Summary:
 class Results:
   """Measures of all problems of one source, by one model.
 
-  Each task adds `to_json`, with None where a measure is undefined, and
-  `blocks(by_kernel)`, its tables as lines.
+  Each task adds `to_json`, with None where a measure is undefined.
   """
   model_dir: str
   data: str  # Where the problems were read from, as given.
@@ -97,7 +100,8 @@ class Results:
   PROBLEMS: ClassVar[str]  # JSON's name for problems.
   INTERVALS: ClassVar[Sequence[str]]  # Measures with an interval there.
   COMPARED: ClassVar[Sequence[str]]  # Measures to compare models by.
-  NOTES: ClassVar[Sequence[str]]  # Lines that explain the text.
+  ABOUT: ClassVar[Sequence[str]]  # Columns to list for each problem,
+  LISTED: ClassVar[Sequence[str]]  # and measures.
   CSV: ClassVar[output_paths.Text]
 
   @property
@@ -121,16 +125,38 @@ class Results:
     return {row.pop(self.NAME): nested(row)
             for row in self.rows.to_dict('records')}
 
+  def groups(self) -> list[tuple[str, Summary]]:
+    """Means over groups of the problems; without any, all are listed."""
+    return []
+
   def other_choices(self) -> list[tuple[str, ...]]:
     """Rows of choices without a model, to compare the means with."""
     return []
 
-  def text(self, by_kernel: bool = False) -> str:
-    return self.texts([self], by_kernel)
+  def text(self, by_problem: bool = False) -> str:
+    return self.texts([self], by_problem)
+
+  def _tables(self, by_problem: bool) -> list[list[str]]:
+    """The tables of this model alone, as lines."""
+    tables, ks, groups = [], self.ks, self.groups()
+    if groups:
+      tables.append(aligned([
+          ('', self.PROBLEMS, *heads(self.COMPARED, ks)),
+          *((name, str(summary.problems), *cells(summary, self.COMPARED, ks))
+            for name, summary in groups)]))
+    if by_problem or not groups:
+      worst_first = self.rows.sort_values(
+          [f'slowdown_{k}' for k in ks], ascending=False, kind='stable')
+      tables.append(aligned([
+          (self.NAME, *self.ABOUT, *heads(self.LISTED, ks)),
+          *((row[self.NAME], *(str(row[name]) for name in self.ABOUT),
+             *cells(row, self.LISTED, ks))
+            for row in worst_first.to_dict('records'))]))
+    return [[f'{self.model_dir} on {self.data}'], *tables]
 
   @classmethod
   def texts(cls, evaluations: Sequence[Results],
-            by_kernel: bool = False) -> str:
+            by_problem: bool = False) -> str:
     """Tables of models on the same problems, their means and differences."""
     first, measures = evaluations[0], cls.COMPARED
     named = list(zip(names_of(evaluations), evaluations))
@@ -144,9 +170,9 @@ class Results:
             cell(measure, *one.mean.minus(column, other.mean))
             for measure, _, column in columns_of(measures, first.ks)))
         for (a, one), (b, other) in itertools.combinations(named, 2)]
-    blocks = [block for one in evaluations for block in one.blocks(by_kernel)]
-    return '\n\n'.join(
-        '\n'.join(lines) for lines in (*blocks, aligned(rows), cls.NOTES))
+    tables = [table for one in evaluations for table in one._tables(by_problem)]
+    return '\n\n'.join('\n'.join(lines)
+                       for lines in (*tables, aligned(rows), [_NOTES]))
 
 
 def to_json(evaluations: Sequence[Results]) -> Any:

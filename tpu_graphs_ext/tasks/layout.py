@@ -74,13 +74,7 @@ class Evaluation(results.Results):
   """Measures of all programs of one source, by one model; see `row_of`."""
   NAME, PROBLEMS = 'program', 'programs'
   INTERVALS = COMPARED = ('kendall', 'opa', 'slowdown')
-  NOTES = (
-      "tau: Kendall's tau-b of the runtimes and the model's order; higher is "
-      'better.',
-      'top-k %: how much slower the fastest of the first k configurations is '
-      'than the fastest of all.',
-      '[low, high]: 95 % bootstrap interval of the mean; too narrow for a '
-      'handful of programs.')
+  ABOUT, LISTED = ('nodes', 'configs'), (*COMPARED, 'random')
   CSV = output_paths.Text(
       '--csv', 'model_dir,data,program,nodes,configurable,configs,runtimes,'
       'kendall,opa', 'CSV of evaluate --task layout')
@@ -89,15 +83,6 @@ class Evaluation(results.Results):
     return {'model_dir': self.model_dir, 'data': self.data,
             'mean': self.summary_json(self.mean),
             'programs': self.problems_json()}
-
-  def blocks(self, by_kernel: bool) -> list[list[str]]:
-    ks, measures = self.ks, (*self.COMPARED, 'random')
-    rows = [('', 'nodes', 'configs', *results.heads(measures, ks))]
-    rows += [(row['program'], f'{row["nodes"]:,}', f'{row["configs"]:,}',
-              *results.cells(row, measures, ks))
-             for row in self.rows.to_dict('records')]
-    rows.append(('mean', '', '', *results.cells(self.mean, measures, ks)))
-    return [[f'{self.model_dir} on {self.data}'], results.aligned(rows)]
 
 
 class LayoutTask(task.Task):

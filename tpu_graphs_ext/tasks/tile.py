@@ -28,7 +28,6 @@ from tpu_graphs_ext.engine import (
   settings,
   task,
 )
-from tpu_graphs_ext.engine.results import aligned, cells, heads
 from tpu_graphs_ext.engine.scoring import Scores
 from tpu_graphs_ext.engine.settings import LoadSettings, TrainSettings
 from tpu_graphs_ext.errors import UserError
@@ -152,7 +151,6 @@ class Evaluation(results.Results):
     rankable micro without those kernels.
     macro    over programs, of the mean over a program's kernels.
   Each has intervals, over kernels or, for macro, over programs.
-
   """
   NAME, PROBLEMS = 'tile_id', 'kernels'
   CSV = output_paths.Text(
@@ -160,14 +158,8 @@ class Evaluation(results.Results):
       'CSV of evaluate')
   INTERVALS = ('slowdown', 'random', 'default', 'opa', 'kendall')
   COMPARED = ('slowdown', 'opa', 'kendall')
-  NOTES = (
-      "micro (all kernels) is the baseline's number if --keep_repeats is given "
-      'or no tile is listed twice.',
-      'top-k %: how much slower the fastest of the k chosen tiles is than the '
-      'fastest of all.',
-      '[low, high]: 95 % bootstrap interval of the mean over kernels. a - b: '
-      'mean difference over',
-      'kernels. If its interval excludes 0, chance alone is an unlikely cause.')
+  ABOUT = ('kind', 'configs')
+  LISTED = ('slowdown', 'default', *results.SCORES)
 
   @property
   def micro(self) -> results.Summary:
@@ -201,14 +193,6 @@ class Evaluation(results.Results):
     return results.Summary(results.table(
         summary.means for summary in self.programs.values()), len(self.rows))
 
-  def against(self, other: str) -> list[tuple[float, float, float]]:
-    """The model's slowdown minus another choice's, for each k.
-
-    `other` is 'default', one tile whatever k is, or 'random'.
-    """
-    return [self.mean.minus(
-        f'slowdown_{k}', self.mean,
-        other if other == 'default' else f'{other}_{k}') for k in self.ks]
 
   def to_json(self) -> dict[str, Any]:
     return {
@@ -220,44 +204,26 @@ class Evaluation(results.Results):
         **{name: {group: self.summary_json(summary)
                   for group, summary in getattr(self, name).items()}
            for name in ('programs', 'kinds')},
+        # The model's slowdown minus that of one tile whatever k is, or of k.
         'against': {
-            other: {str(k): results.difference_json(*difference)
-                    for k, difference in zip(self.ks, self.against(other))}
-            for other in ('default', 'random')},
+            other: {str(k): results.difference_json(*self.mean.minus(
+                f'slowdown_{k}', self.mean, other + of_k.format(k)))
+                    for k in self.ks}
+            for other, of_k in (('default', ''), ('random', '_{}'))},
         'kernels': self.problems_json()}
 
-  def blocks(self, by_kernel: bool) -> list[list[str]]:
-    ks = self.ks
-    means = [('', 'kernels', *heads(self.COMPARED, ks))]
-    means += [(name, str(summary.problems), *cells(summary, self.COMPARED, ks))
-              for name, summary in (
-                  *self.programs.items(), *self.kinds.items(),
-                  ('macro (mean over programs)', self.macro),
-                  ('micro (rankable kernels)', self.rankable),
-                  ('micro (all kernels)', self.micro))]
-    found = [[f'{self.model_dir} on {self.data}'], aligned(means)]
-    if by_kernel:
-      measures = ('slowdown', 'default', *results.SCORES)
-      worst_first = sorted(
-          self.rows.to_dict('records'),
-          key=lambda row: [-row[f'slowdown_{k}'] for k in ks])
-      found.append(aligned([
-          ('kernel', 'kind', 'configs', *heads(measures, ks)),
-          *((row['tile_id'], row['kind'], str(row['configs']),
-             *cells(row, measures, ks)) for row in worst_first)]))
-    return found
+  def groups(self) -> list[tuple[str, results.Summary]]:
+    return [*self.programs.items(), *self.kinds.items(),
+            ('macro (mean over programs)', self.macro),
+            ('micro (rankable kernels)', self.rankable),
+            ('micro (all kernels)', self.micro)]
 
   def other_choices(self) -> list[tuple[str, ...]]:
-    ks = self.ks
-    rows = [('the default tile', *len(ks) * cells(
-        self.micro, ['default'], ks, intervals=True)),
-            ('a random choice', *cells(
-                self.micro, ['random'], ks, intervals=True))]
-    rows += [(f'{results.names_of([self])[0]} - {name}', *(
-        results.cell('slowdown', *found) for found in self.against(other)))
-             for name, other in (
-                 ('the default', 'default'), ('random', 'random'))]
-    return [(*row, '-', '-') for row in rows]
+    default, random = (
+        results.cells(self.micro, [measure], self.ks, intervals=True)
+        for measure in ('default', 'random'))
+    return [('the default tile', *len(self.ks) * default, '-', '-'),
+            ('a random choice', *random, '-', '-')]
 
 
 class TileTask(task.Task):
