@@ -30,18 +30,11 @@ import numpy as np
 import tensorflow as tf
 
 import tpu_graphs_ext
-from tpu_graphs_ext import load_models
+from tpu_graphs_ext import files, load_models
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.engine import saved_weights
 from tpu_graphs_ext.engine.settings import parse_model_kwargs
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.files import (
-  full_path,
-  new_folder,
-  parse_json,
-  remove_leftovers,
-  write_file,
-)
 from tpu_graphs_ext.stacks import quiet
 from tpu_graphs_ext.stacks.versions import stack_name
 
@@ -71,7 +64,7 @@ def model_path(out_dir: str, run_hash: str) -> str:
 
 def run_path_of(model_dir: str) -> str:
   """The run file of a model folder model_<hash>, else a UserError."""
-  folder, name = os.path.split(full_path(model_dir))
+  folder, name = os.path.split(files.full_path(model_dir))
   if not name.startswith('model_'):
     raise UserError(
         f'{model_dir}: a model folder is named model_<hash>, which tells its '
@@ -87,7 +80,7 @@ def save_run(model: tf.keras.Model, run_info: dict[str, Any],
   options = ({'include_optimizer': False}
              if task_of(run_info['args']) == 'layout' else {})
   try:
-    with new_folder(model_dir) as temporary, quiet_keras():
+    with files.new_folder(model_dir) as temporary, quiet_keras():
       model.save(temporary, save_format='tf', **options)
   except (OSError, tf.errors.OpError) as error:
     raise UserError(
@@ -100,7 +93,7 @@ def save_run_file(run_info: dict[str, Any], out_dir: str) -> str:
   """Writes the run file alone and returns its path; see `save_run`."""
   path = run_path_of(model_path(out_dir, train_hash(run_info['args'])))
   # No time in the header: the same run gives the same bytes.
-  write_file(path, gzip.compress(json.dumps(run_info).encode(), mtime=0))
+  files.write_file(path, gzip.compress(json.dumps(run_info).encode(), mtime=0))
   return path
 
 
@@ -145,8 +138,8 @@ def load_run(model_dir: str, task: str = 'tile') -> Run:
     model_dir = os.path.join(PRETRAINED_FOLDER, 'model_')
     model_dir = next(iter(glob.glob(model_dir + '*')), model_dir)
   path = run_path_of(model_dir)
-  remove_leftovers(os.path.dirname(path))  # The old model may come back.
-  if not os.path.isdir(full_path(model_dir)):
+  files.remove_leftovers(os.path.dirname(path))  # The old model may come back.
+  if not os.path.isdir(files.full_path(model_dir)):
     raise UserError(f'{model_dir}: there is no such model folder; name one '
                     'that exists, or `latest`')
   run_info = read_run_file(path)
@@ -181,7 +174,7 @@ def read_run_file(path: str) -> dict[str, Any]:
       text = file.read(_MOST_BYTES + 1)
     if len(text) > _MOST_BYTES:
       raise ValueError(f'it holds more than {_MOST_BYTES} bytes')
-    run_info = parse_json(text, 'its content')
+    run_info = files.parse_json(text, 'its content')
     for field, value, holds, rule in _rules(run_info):
       if not holds:
         raise ValueError(
@@ -232,28 +225,24 @@ def load_model(run: Run, num_ops: int, sample_graph: Any,
     model = load_models.build(args['model'], args['configs'], num_ops,
                               run.model_kwargs, models_py, sample_graph)
     built, saved = model.trainable_variables, saved_weights.read(
-        full_path(run.model_dir))
+        files.full_path(run.model_dir))
     pairs = itertools.zip_longest([tuple(value.shape) for value in built],
                                   [value.shape for _, value in saved])
     for number, (needed, found) in enumerate(pairs):
       if needed != found:
         raise UserError(
             f'variable {number} has the shape {found}, but must have {needed} '
-            f'in {args["model"]} built for num_ops={num_ops}, '
-            f'{sample_graph.node_sets["op"]["feats"].shape[-1]} node and '
-            f'{load_models.config_feats(sample_graph).shape[-1]} config '
-            'columns. The run file, the data or models.py belongs to another '
-            'model; give --data_root the data that it was trained on')
-  except ValueError as error:
-    raise UserError(
-        f'{run.model_dir}: cannot be read as a saved Keras model ({error}); '
-        'copy the whole folder again, or train again') from error
-  except UserError as error:
+            f'in {args["model"]} built for num_ops={num_ops}. The run file, '
+            'the data or models.py belongs to another model; give --data_root '
+            'the data that it was trained on')
+  except (ValueError, UserError) as error:
     own = run.info.get('versions', {}).get('tpu_graphs_ext')
     version = '' if own in (None, tpu_graphs_ext.__version__) else (
         f'. It was trained with tpu_graphs_ext {own}; this is '
         f'{tpu_graphs_ext.__version__}')
-    raise UserError(f'{run.model_dir}: {error}{version}') from error
+    what = '' if isinstance(error, UserError) else (
+        'cannot be read as a saved Keras model, copy the whole folder again: ')
+    raise UserError(f'{run.model_dir}: {what}{error}{version}') from error
   for variable, (_, value) in zip(built, saved):
     variable.assign(value)
   return model

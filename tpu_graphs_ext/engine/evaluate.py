@@ -59,12 +59,11 @@ def labelled(problems: tasks.Problems, source: str,
   has_labels = np.array([problem.is_labelled for problem in problems])
   if not has_labels.any():
     require_labels(problems, source, task)
-  if has_labels.all():
-    return problems
-  left_out = problems.select(~has_labels).names
-  _log.warning('%s: left out %d of %d %ss without labels (all runtimes are 0): '
-               '%s', source, len(left_out), len(problems), task.problem,
-               shortened(sorted(left_out)))
+  if not has_labels.all():
+    left_out = problems.select(~has_labels).names
+    _log.warning('%s: left out %d of %d %ss without labels (all runtimes are '
+                 '0): %s', source, len(left_out), len(problems), task.problem,
+                 shortened(sorted(left_out)))
   return problems.select(has_labels)
 
 
@@ -75,9 +74,8 @@ def require_labels(problems: tasks.Problems, source: str,
   if without:
     raise UserError(
         f'{source}: {len(without)} of {len(problems)} {task.problem}s have no '
-        f'labels (all runtimes are 0), first {without[0]}; a public test '
-        'split is blanked. Evaluate on valid or on a labelled copy, or write '
-        'predictions with `tpu-graphs-ext predict`')
+        f'labels (all runtimes are 0), first {without[0]}; evaluate on valid, '
+        'or write predictions with `tpu-graphs-ext predict`')
 
 
 def measure(ranker: scoring.Ranker, problems: tasks.Problems, what: str,

@@ -65,9 +65,8 @@ def pair_agreement(runtime: np.ndarray,
   """Ordered pair accuracy and Kendall's tau-b.
 
   Accuracy is the share of the pairs of different runtime that the scores order
-  alike, 0 to 1; equal scores on such a pair count as wrong, as in TensorFlow
-  Ranking's `OPAMetric`. Both are NaN where no two runtimes differ, tau also
-  where no two scores do. Tau is -1 to 1:
+  alike; equal scores count as wrong, as in TensorFlow Ranking's `OPAMetric`.
+  Both are NaN where no two runtimes differ, tau also where no two scores do.
 
       tau_b = (concordant - discordant)
               / sqrt(pairs of different runtime * pairs of different score)
@@ -82,7 +81,7 @@ def pair_agreement(runtime: np.ndarray,
   surplus = 0  # Concordant less discordant pairs.
   if ordered:  # Then tau is defined.
     from scipy import stats  # Takes a second, which not all need.
-    # Of two values no other method gives a p-value, which nobody needs.
+    # For two values, only `exact` has a p-value to compute.
     surplus = round(math.sqrt(by_runtime * by_score) * stats.kendalltau(
         runtime, scores, method=('asymptotic' if n > 2 else 'exact')).statistic)
   concordant = ordered - (ordered - surplus) // 2
@@ -101,9 +100,8 @@ def _tied_pairs(values: np.ndarray) -> tuple[int, np.ndarray]:
 def bootstrap_interval(values: Values) -> tuple[float, float]:
   """95 % interval (low, high) of the mean over kernels, by the bootstrap.
 
-  It is optimistic for few values. NaN is left out; NaN twice for fewer than
-  two. Source: Efron and Tibshirani 1993, An Introduction to the Bootstrap,
-  chapter 13 (percentiles).
+  Optimistic for few values. NaN is left out; NaN twice for fewer than two.
+  Source: Efron and Tibshirani 1993, An Introduction to the Bootstrap, ch. 13.
   """
   values = np.asarray(values, np.float64)
   values = values[~np.isnan(values)]

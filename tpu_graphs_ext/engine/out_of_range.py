@@ -50,16 +50,15 @@ def of_problem(ranker: Ranker, problem: Problem) -> list[OutOfRange]:
 
 def of_nodes(stats: FeatureStats, problem: Problem,
              opcodes: Optional[Sequence[int]] = None) -> list[OutOfRange]:
-  """`of_problem` without configurations; None: training's opcodes are unknown.
-  """
+  """`of_problem` without configurations; None: opcodes are not judged."""
   found = of_rows(stats.node, problem.name, 'node_feat', [problem.node_feat])
-  numbers, counts = np.unique(problem.node_opcode, return_counts=True)
-  for number, count in zip(numbers.tolist(), counts.tolist()):
+  counts = np.bincount(problem.node_opcode)
+  for number in np.flatnonzero(counts).tolist():
     if opcodes is not None and number not in opcodes:
       name = f'number {number}' if number else 'unknown'
       found.append(OutOfRange(
           problem.name, 'node_opcode', schema.OPCODE_NAMES.get(number, name),
-          float(number), count, problem.num_nodes, 0.0, 0.0))
+          float(number), int(counts[number]), problem.num_nodes, 0.0, 0.0))
   return found
 
 
@@ -100,12 +99,12 @@ def warn_of(every: Sequence[OutOfRange], kernels: int, model: str,
     columns.setdefault((found.table, found.column), []).append(found)
   if columns:
     lines = '\n  '.join([':', *map(_line, columns.values())])
+    if not _log.isEnabledFor(logging.DEBUG):
+      lines = f' (columns or opcodes: {len(columns)}; --verbose lists them)'
     _log.warning(
         '%d of %d %ss have features that %s was not trained on; their order '
         'is less certain%s', len({found.tile_id for found in every}), kernels,
-        what, os.path.basename(model),
-        lines if _log.isEnabledFor(logging.DEBUG) else
-        f' (columns or opcodes: {len(columns)}; --verbose lists them)')
+        what, os.path.basename(model), lines)
 
 
 def _line(members: list[OutOfRange]) -> str:

@@ -7,14 +7,8 @@ import os
 import tempfile
 from typing import Union
 
+from tpu_graphs_ext import files
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.files import (
-  TEMPORARY,
-  cannot_be_read,
-  require_path,
-  require_replaceable,
-  write_file,
-)
 
 
 def require_file(path: str, start: Union[str, bytes], what: str) -> None:
@@ -22,15 +16,15 @@ def require_file(path: str, start: Union[str, bytes], what: str) -> None:
 
   Files of the kind `what` begin with `start`, or are empty.
   """
-  require_replaceable(path)
+  files.require_replaceable(path)
   start = start.encode() if isinstance(start, str) else start
-  if not os.path.exists(path):
-    return
   try:
     with open(path, 'rb') as file:
       found = file.read(len(start))
+  except FileNotFoundError:
+    return
   except OSError as error:
-    raise cannot_be_read(path, error) from error
+    raise files.cannot_be_read(path, error) from error
   if found and found != start:
     raise UserError(f'{path}: is not a {what}, so it is not replaced; move it '
                     'away, or name another file')
@@ -39,7 +33,7 @@ def require_file(path: str, start: Union[str, bytes], what: str) -> None:
 def check_file(flag: str, path: str, start: Union[str, bytes],
                what: str) -> str:
   """The path of a file, ~ expanded, or a UserError; makes its folder."""
-  expanded = require_path(flag, path)
+  expanded = files.require_path(flag, path)
   require_file(expanded, start, what)
   check_folder(flag, os.path.dirname(os.path.abspath(expanded)))
   return expanded
@@ -47,10 +41,11 @@ def check_file(flag: str, path: str, start: Union[str, bytes],
 
 def check_folder(flag: str, path: str) -> str:
   """The path of a folder that can be written, or a UserError; makes it."""
-  folder = require_path(flag, path)
+  folder = files.require_path(flag, path)
   try:
     os.makedirs(folder, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=folder, suffix=TEMPORARY) as file:
+    with tempfile.NamedTemporaryFile(
+        dir=folder, suffix=files.TEMPORARY) as file:
       file.write(b'x')
   except OSError as error:
     raise UserError(f'{flag}={path}: cannot be written ({error}); choose '
@@ -70,4 +65,4 @@ class Text:
 
   def write(self, path: str, text: str) -> None:
     """Writes the file, which appears when complete."""
-    write_file(self.check(path), text.encode())
+    files.write_file(self.check(path), text.encode())

@@ -120,10 +120,9 @@ def ranking_of(problem: Problem, scores: Scores,
         'slowdown': float(runtime[index] / runtime.min() - 1)}
     choices.append(Choice(index, float(scores.of_tiles[index]),
                           **problem.details(index), **measured))
-  return Ranking(
-      problem.name, problem.num_nodes,
-      getattr(problem, 'num_configurable', None), problem.num_configs,
-      problem.is_rankable, choices)
+  configurable = getattr(problem, 'num_configurable', None)
+  return Ranking(problem.name, problem.num_nodes, configurable,
+                 problem.num_configs, problem.is_rankable, choices)
 
 
 def predict(model_dir: str, *, out: str = '',
@@ -158,8 +157,8 @@ def write_csv(path: str, ranker: Ranker, problems: tasks.Problems,
   if count is not None:
     best = dict(best)
   collection = ranker.task.collection(ranker.args, loading)
-  predictions_csv.write(path, best, ranker.task.csv_id + ''.join(
-      f'{part}:' for part in collection), ranker.task.csv_end)
+  prefix = ranker.task.csv_id + ''.join(f'{part}:' for part in collection)
+  predictions_csv.write(path, best, prefix, ranker.task.csv_end)
   return best
 
 

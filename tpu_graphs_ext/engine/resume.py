@@ -20,16 +20,10 @@ import time
 from collections.abc import Iterator
 from typing import Any, Optional
 
+from tpu_graphs_ext import files
 from tpu_graphs_ext.engine import artifacts
 from tpu_graphs_ext.engine.settings import MOST_SEED, Training
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.files import (
-  cannot_be_written,
-  held_folder,
-  read_json,
-  remove_leftovers,
-  write_file,
-)
 
 _log = logging.getLogger(__name__)
 
@@ -47,9 +41,8 @@ class InUseError(UserError):
 class ResumeFolder:
   """The folder of one run; nothing is written before it is `held`.
 
-  The `seed` of weights, batches and dropout is drawn where none was given. The
-  run is new if there is nothing to continue from, and over if it is done, or
-  resuming it would not help.
+  `seed` is of weights, batches and dropout. The run `is_new` if there is
+  nothing to continue from, `is_over` if done, or resuming would not help.
   """
 
   def __init__(self, settings: Training):
@@ -75,7 +68,16 @@ class ResumeFolder:
     if not os.path.exists(self._start):
       return None
     try:
-      started = read_json(self._start)
+      started = files.read_json(self._start)
+      for key, most in _MOST.items():
+        if type(started[key]) is not int or not 0 <= started[key] <= most:
+          raise ValueError(f'{key} is out of range')
+      return started
+    except (UserError, LookupError, TypeError, ValueError) as error:
+      _log.warning('%s: cannot be resumed (%s)', self.path, error)
+      return None
+    try:
+      started = files.read_json(self._start)
       if all(type(started[key]) is int and 0 <= started[key] <= most
              for key, most in _MOST.items()):
         return started
@@ -88,17 +90,17 @@ class ResumeFolder:
   @contextlib.contextmanager
   def held(self) -> Iterator[None]:
     """Makes the folder; removes it at the end if the run `is_over`."""
-    remove_leftovers(os.path.dirname(self.path))
+    files.remove_leftovers(os.path.dirname(self.path))
     try:
       os.makedirs(self.path, exist_ok=True)
-      with held_folder(self.path):
+      with files.held_folder(self.path):
         if self.is_new:
           if os.path.exists(self._start) and not self._resumes:
             _log.warning(
                 '%s: an interrupted run with these settings is dropped; '
                 '--resume would have continued it', self.path)
           self._empty()
-          write_file(self._start, json.dumps(self._started).encode())
+          files.write_file(self._start, json.dumps(self._started).encode())
         try:
           yield
         finally:
@@ -112,7 +114,7 @@ class ResumeFolder:
           'it, or give another --run_id, --seed or --out_dir') from error
     except (FileExistsError, IsADirectoryError, NotADirectoryError,
             PermissionError) as error:
-      raise cannot_be_written(self.path, error) from error
+      raise files.cannot_be_written(self.path, error) from error
 
   def _empty(self) -> None:
     # The start goes first: without it, nobody resumes from the rest.

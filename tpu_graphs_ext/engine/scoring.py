@@ -110,7 +110,7 @@ class Ranker:
     with bar, ThreadPoolExecutor(workers) as pool:
       pairs = zip(problems, self.task.all_graphs(problems, self.stats))
       waiting = collections.deque()  # (problem, future), in order.
-      for pair in itertools.chain(pairs, itertools.repeat(())):
+      for pair in itertools.chain(pairs, itertools.repeat(None)):
         if pair:
           waiting.append((pair[0], pool.submit(self._scored, *pair)))
         elif not waiting:

@@ -101,6 +101,13 @@ class _Checked:
         files.require_path('--' + field.name, value)
       if value is not None and (rule := _rule(value, **field.metadata)):
         raise UserError(f'--{field.name}={value}: must be {rule}')
+    if hasattr(self, 'model_kwargs_json'):
+      _ = self.model_kwargs  # So that bad text is refused at once.
+
+  @functools.cached_property
+  def model_kwargs(self) -> dict[str, Any]:
+    """Constructor arguments of the model, from `model_kwargs_json`."""
+    return parse_model_kwargs(self.model_kwargs_json)
 
   @property
   def models_file(self) -> str:
@@ -164,19 +171,10 @@ class Training(_Checked):
   ARGS: ClassVar[tuple[str, ...]]  # The `args` of its run files.
   CSV_SUFFIX: ClassVar[str]  # The end of the default name of --results_csv.
 
-  def __post_init__(self):
-    super().__post_init__()
-    _ = self.model_kwargs  # Parsed here, so that bad text is refused at once.
-
   @property
   def drawn_configs(self) -> int:
     """Configurations of each kernel or program in a training step."""
     return max(self.configs, getattr(self, 'list_size', 0))
-
-  @functools.cached_property
-  def model_kwargs(self) -> dict[str, Any]:
-    """Constructor arguments of the model, from `model_kwargs_json`."""
-    return parse_model_kwargs(self.model_kwargs_json)
 
   def baseline_args(self, milliseconds: int = 0) -> dict[str, Any]:
     """The `args` of a run file: exactly the keys that the baseline stores.

@@ -17,6 +17,8 @@ from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.engine import results
 from tpu_graphs_ext.engine.settings import Loading, Training
 
+Model, Batches, Graph = tf.keras.Model, tf.data.Dataset, tfgnn.GraphTensor
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Splits(read.Dataset):
@@ -58,24 +60,21 @@ class Task(Protocol):
   def prepared(self, settings: Training) -> tuple[Training, Splits]:
     """Reads the data; gives the model its statistics, if it takes them."""
 
-  def compiled_model(self, settings: Training,
-                     splits: Splits) -> tf.keras.Model:
+  def compiled_model(self, settings: Training, splits: Splits) -> Model:
     """The model with its variables, and its loss, optimizer and metric."""
 
-  def datasets(
-      self, settings: Training, splits: Splits, seed: int,
-      first_epoch: int) -> tuple[tf.data.Dataset, tf.data.Dataset]:
+  def datasets(self, settings: Training, splits: Splits, seed: int,
+               first_epoch: int) -> tuple[Batches, Batches]:
     """Batches to train on and to validate on, one pass an epoch."""
 
-  def sample_graph(self, stats: FeatureStats) -> tfgnn.GraphTensor:
+  def sample_graph(self, stats: FeatureStats) -> Graph:
     """A graph of one node, to build a model's variables with."""
 
-  def graphs(self, problem: Problem,
-             stats: FeatureStats) -> Iterable[tfgnn.GraphTensor]:
+  def graphs(self, problem: Problem, stats: FeatureStats) -> Iterable[Graph]:
     """A problem with all its configurations, as many in a graph as fit."""
 
-  def all_graphs(self, problems: Problems, stats: FeatureStats
-                 ) -> Iterable[Iterable[tfgnn.GraphTensor]]:
+  def all_graphs(self, problems: Problems,
+                 stats: FeatureStats) -> Iterable[Iterable[Graph]]:
     """`graphs` of each problem, in order."""
     return (self.graphs(problem, stats) for problem in problems)
 

@@ -16,11 +16,7 @@ import numpy as np
 from tpu_graphs_ext.data import read, schema
 from tpu_graphs_ext.data.kernel import Partition
 from tpu_graphs_ext.data.normalize import FeatureStats
-from tpu_graphs_ext.engine.settings import (
-  StatsSettings,
-  Training,
-  parse_model_kwargs,
-)
+from tpu_graphs_ext.engine.settings import StatsSettings, Training
 from tpu_graphs_ext.errors import UserError
 
 ARGUMENT = 'feature_stats'
@@ -35,15 +31,15 @@ _Settings = TypeVar('_Settings', bound=Training)
 
 def model_kwargs_json(settings: StatsSettings) -> str:
   """JSON for --model_kwargs_json with the statistics of the train split."""
-  kwargs = parse_model_kwargs(settings.model_kwargs_json)
   folder = os.path.join(settings.data_root, 'train')
   every = read.read_kernels(
       folder, min_configs=-1, cache_dir=settings.cache_dir,
       limit=read.TOY_FILES if settings.toy_data else None)
   stats = FeatureStats.of_partition(
       read.with_enough_configs(every, folder, settings.configs))
-  return json.dumps(_with_stats(kwargs, of_kernels(stats, every)),
-                    separators=(',', ':'))
+  return json.dumps(
+      _with_stats(settings.model_kwargs, of_kernels(stats, every)),
+      separators=(',', ':'))
 
 
 def given_to_model(settings: _Settings, stored: dict[str, Any]) -> _Settings:

@@ -25,11 +25,9 @@ from tpu_graphs_ext.engine import (
   task,
 )
 from tpu_graphs_ext.tasks import feature_stats, layout_batches, layout_settings
-from tpu_graphs_ext.tasks.layout_settings import (
-  LayoutLoadSettings,
-  LayoutTrainSettings,
-)
 
+LoadSettings = layout_settings.LayoutLoadSettings
+TrainSettings = layout_settings.LayoutTrainSettings
 # Configurations for a model at once: 64 MB of float32, beside which the
 # program's own features are small.
 _CHUNK_FLOATS = 1 << 24
@@ -88,7 +86,7 @@ class Evaluation(results.Results):
 class LayoutTask(task.Task):
   """See `Task`."""
   name, problem = 'layout', 'program'
-  loading = LayoutLoadSettings
+  loading = LoadSettings
   evaluation, row_of = Evaluation, staticmethod(row_of)
   top_ks = layout_settings.TOP_KS
   final = (('slowdown', 'final_error'), ('kendall', 'final_kendall'),
@@ -99,26 +97,26 @@ class LayoutTask(task.Task):
   config_table = 'node_config_feat'
   has_duplicates = False
 
-  def read(self, path: str, loading: LayoutLoadSettings) -> Programs:
+  def read(self, path: str, loading: LoadSettings) -> Programs:
     return programs.read_programs(
         path, cache_dir=loading.cache_dir,
         limit=programs.TOY_FILES if loading.toy_data else None)
 
   def collection(self, args: Mapping[str, Any],
-                 loading: Optional[LayoutLoadSettings] = None
+                 loading: Optional[LoadSettings] = None
                  ) -> tuple[str, ...]:
     return tuple((loading and getattr(loading, name)) or args[name]
                  for name in ('source', 'search'))
 
   def statistics(self, args: Mapping[str, Any],
-                 loading: LayoutLoadSettings) -> tuple[FeatureStats, int]:
+                 loading: LoadSettings) -> tuple[FeatureStats, int]:
     data = programs.read_collection(
         loading.data_root, *self.collection(args), min_configs=args['configs'],
         cache_dir=loading.cache_dir, toy_data=loading.toy_data)
     return data.train.stats, data.num_ops
 
-  def prepared(self, settings: LayoutTrainSettings) -> tuple[
-      LayoutTrainSettings, task.Splits]:
+  def prepared(self, settings: TrainSettings) -> tuple[
+      TrainSettings, task.Splits]:
     takes_stats = load_models.takes(
         settings.model, feature_stats.ARGUMENT, settings.models_file)
     data = programs.read_collection(
@@ -145,15 +143,14 @@ class LayoutTask(task.Task):
     return settings, task.Splits(
         **vars(data), validated=validated, stats=stats)
 
-  def compiled_model(self, settings: LayoutTrainSettings,
+  def compiled_model(self, settings: TrainSettings,
                      splits: task.Splits) -> tf.keras.Model:
     return compiled_model.model(
         settings, splits.num_ops, self.sample_graph(splits.stats),
         compiled_model.ListMLE(), steps=-(-len(splits.train) // settings.batch))
 
-  def datasets(
-      self, settings: LayoutTrainSettings, splits: task.Splits, seed: int,
-      first_epoch: int) -> tuple[tf.data.Dataset, tf.data.Dataset]:
+  def datasets(self, settings: TrainSettings, splits: task.Splits, seed: int,
+               first_epoch: int) -> tuple[tf.data.Dataset, tf.data.Dataset]:
     sizes = dict(batch_size=settings.batch, num_configs=settings.configs,
                  seed=seed)
     return layout_batches.training_dataset(

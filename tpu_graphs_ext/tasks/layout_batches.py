@@ -25,13 +25,8 @@ import tensorflow_gnn as tfgnn
 
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.data.programs import Program, Programs
-from tpu_graphs_ext.tasks.tile_batches import (
-  Arrays,
-  array_signature,
-  generated,
-  graph_arrays,
-  joined,
-)
+from tpu_graphs_ext.tasks import tile_batches
+from tpu_graphs_ext.tasks.tile_batches import Arrays, graph_arrays
 
 # Labels are runtimes over this, in ns, as in the baseline.
 LABEL_UNIT_NS = 1e7
@@ -79,9 +74,9 @@ def training_dataset(
     label = tf.cast(arrays['g/runtimes'], tf.float32) / LABEL_UNIT_NS
     return graph_tensor(arrays), label
 
-  signature = array_signature(batch_arrays(
+  signature = tile_batches.array_signature(batch_arrays(
       programs[:1], [np.arange(num_configs)], [slice(0, 1)], stats))
-  return generated(programs, one_epoch, signature,
+  return tile_batches.generated(programs, one_epoch, signature,
                    math.ceil(len(programs) / batch_size), with_label)
 
 
@@ -179,4 +174,4 @@ def batch_arrays(programs: Sequence[Program], configs: Sequence[np.ndarray],
 
 def graph_tensor(arrays: Mapping[str, tf.Tensor]) -> tfgnn.GraphTensor:
   """The arrays of a batch as the baseline's graph."""
-  return joined(arrays, _EDGE_SETS)
+  return tile_batches.joined(arrays, _EDGE_SETS)

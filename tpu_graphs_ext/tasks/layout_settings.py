@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from tpu_graphs_ext.engine.settings import (
-  Loading,
-  Training,
-  as_in,
-  setting,
-)
+from tpu_graphs_ext.engine.settings import Loading, Training, as_in, setting
 from tpu_graphs_ext.errors import UserError
 
 SOURCES = ('xla', 'nlp')
