@@ -17,8 +17,8 @@ def test_modules_and_whether_a_compiler_has_fused_them():
       (convolution(), 'a.pb', True),  # It has a fusion.
       (scheduled, 'a.pb', True)):
     for content in (module, hlo_pb2.HloProto(hlo_module=module)):
-      file = protos.read_hlo(path, content.SerializeToString())
-      assert file == (module, is_optimized)
+      assert protos.read_hlo(path, content.SerializeToString()) == module
+    assert protos.is_optimized(path, module) == is_optimized
 
 
 def test_other_files():

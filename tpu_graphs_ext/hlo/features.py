@@ -54,7 +54,7 @@ def module_arrays(module: Union[protos.HloModuleProto, bytes]) -> ModuleArrays:
       try:
         rows.append(_row(node, node.id == computation.root_id))
         edges.update(_edges(node, numbers, roots))
-      except _DamagedError as error:
+      except ValueError as error:
         raise UserError(f'{where}: instruction {node.name[:100]!r} {error}; '
                         'the module is incomplete or damaged') from error
     if any(part in computation.name for part in _MAIN_COMPUTATION):
@@ -68,17 +68,12 @@ def module_arrays(module: Union[protos.HloModuleProto, bytes]) -> ModuleArrays:
       node_splits=np.array([splits], np.int64))
 
 
-class _DamagedError(Exception):
-  """An instruction that compilers do not write."""
-
-
 def _edges(node, numbers: dict, roots: dict) -> list:
   """Pairs (consumer, producer) of one instruction, in node numbers."""
-  producers = [*node.operand_ids,
-               *(roots.get(called) for called in node.called_computation_ids)]
+  producers = [*node.operand_ids, *map(roots.get, node.called_computation_ids)]
   for producer in producers:
     if producer not in numbers or producer == node.id:
-      raise _DamagedError(
+      raise ValueError(
           f'takes its input from {producer}, which is itself or is missing')
   return [(numbers[node.id], numbers[producer]) for producer in producers]
 
@@ -91,7 +86,7 @@ def _int64(value: int) -> int:
 def _first(values: Sequence[int], width: int) -> list:
   """The first `width` values, padded with 0."""
   if len(values) > _MAX_RANK:
-    raise _DamagedError(
+    raise ValueError(
         f'has {len(values):,} dimensions; at most {_MAX_RANK} are read')
   kept = list(values[:width])
   return kept + [0] * (width - len(kept))
@@ -105,6 +100,8 @@ def _with_totals(values: Sequence[int], width: int = schema.MAX_DIMS) -> list:
 
 def _each_with_totals(dims: Sequence, width: int, *names: str) -> list:
   """The same for several fields of messages."""
+  if not dims:  # As nearly always: sum 0, product 1.
+    return ([0] * (width + 1) + [1]) * len(names)
   return [value for name in names
           for value in _with_totals([getattr(d, name) for d in dims], width)]
 
@@ -139,29 +136,14 @@ def _convolution(node) -> list:
       dims.output_batch_dimension, dims.output_feature_dimension]
 
 
-def _slice(node) -> list:
-  return _each_with_totals(node.slice_dimensions, schema.MAX_SLICE_DIMS,
-                           'start', 'stride', 'limit')
-
-
-def _padding(node) -> list:
-  return _each_with_totals(
-      node.padding_config.dimensions, schema.MAX_SLICE_DIMS,
-      'edge_padding_low', 'edge_padding_high')
-
-
 # Most instructions have none of these, so their columns are made once.
-_BLANK = protos.HloInstructionProto()
-_NO_WINDOW = _window(_BLANK)
-_NO_CONVOLUTION = _convolution(_BLANK)
-_NO_SLICE = _slice(_BLANK)
-_NO_PADDING = _padding(_BLANK)
+_NO_WINDOW = _window(protos.HloInstructionProto())
+_NO_CONVOLUTION = _convolution(protos.HloInstructionProto())
 
 
 def _row(node, is_root: bool) -> list:
   """The columns of NODE_FEATURES for one instruction, as whole numbers."""
-  has = node.HasField
-  shape = node.shape
+  has, shape, slices = node.HasField, node.shape, schema.MAX_SLICE_DIMS
   return [
       int(is_root),
       0,  # element_size_in_bits: XLA dropped it.
@@ -175,9 +157,11 @@ def _row(node, is_root: bool) -> list:
         else _NO_CONVOLUTION),
       node.feature_group_count,
       node.batch_group_count,
-      *(_slice(node) if node.slice_dimensions else _NO_SLICE),
-      *_with_totals(node.dynamic_slice_sizes, schema.MAX_SLICE_DIMS),
-      *(_padding(node) if has('padding_config') else _NO_PADDING),
+      *_each_with_totals(node.slice_dimensions, slices,
+                         'start', 'stride', 'limit'),
+      *_with_totals(node.dynamic_slice_sizes, slices),
+      *_each_with_totals(node.padding_config.dimensions, slices,
+                         'edge_padding_low', 'edge_padding_high'),
       int(node.is_stable),
       *_first(shape.layout.minor_to_major, schema.MAX_DIMS),
   ]

@@ -41,11 +41,9 @@ def names_function(name: str) -> bool:
 
 
 def parse_arguments(text: str) -> Arguments:
-  """Reads what `--shapes` takes: shapes, or a function's name.
+  """Reads what `--shapes` takes: shapes, or a function's name; or a UserError.
 
       'f32[512,1024] s32[]' -> [('f32', [512, 1024]), ('s32', [])]
-
-  Raises UserError if it is neither, or names an unknown type.
   """
   text = text.strip()
   if _NAME.fullmatch(text) and text not in _TYPES:
@@ -82,14 +80,11 @@ def arguments_of_shapes(function: Callable, shapes: list) -> tuple:
 def lower(function: Callable, arguments: tuple, name: str = '') -> bytes:
   """Lowers a TensorFlow or JAX function to a serialized `HloModuleProto`.
 
-  Args:
-    function: jitted or not.
-    arguments: arrays, `jax.ShapeDtypeStruct`s or `tf.TensorSpec`s, nested as
-      you like; only shapes and types matter. May be empty for a `tf.function`
-      with an input signature.
-    name: the function's name in messages; by default its own.
+  `arguments` are arrays, `jax.ShapeDtypeStruct`s or `tf.TensorSpec`s, nested as
+  you like; only shapes and types matter. They may be empty for a `tf.function`
+  with an input signature.
 
-  Raises UserError if it cannot be lowered for these arguments.
+  Raises UserError, which names the function, if it cannot be lowered.
   """
   name = name or getattr(function, '__name__', type(function).__name__)
   arguments = tuple(arguments or getattr(function, 'input_signature', None)

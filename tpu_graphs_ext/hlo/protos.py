@@ -1,11 +1,10 @@
-"""The protobuf messages: HLO as TensorFlow defines it, tuning files by a table.
-"""
+"""The messages: HLO as TensorFlow defines it, tuning files by a table."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import Any, NamedTuple, Optional, Union
+from typing import Any, Optional, Union
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
@@ -108,10 +107,7 @@ def has_opcodes(module: Optional[HloModuleProto]) -> bool:
 
 
 def as_module(module: Union[HloModuleProto, bytes]) -> HloModuleProto:
-  """The module itself, or parsed from its serialized form.
-
-  Raises UserError if it is something else, or exceeds `MAX_INSTRUCTIONS`.
-  """
+  """The module, itself or parsed; UserError if it is none, or too large."""
   if not isinstance(module, HloModuleProto):
     module = parse(HloModuleProto, module)
     if module is None:
@@ -125,19 +121,8 @@ def as_module(module: Union[HloModuleProto, bytes]) -> HloModuleProto:
   return module
 
 
-# --- Files of compilers -------------------------------------------------------
-
-
-class HloFile(NamedTuple):
-  """A module, and whether a compiler has fused it into kernels already."""
-  module: HloModuleProto
-  is_optimized: bool
-
-
-def read_hlo(path: str, content: bytes) -> HloFile:
-  """Reads an HLO module from a serialized `HloModuleProto` or `HloProto`.
-
-  `path` is for messages; in XLA's own file names it says what is optimised.
+def read_hlo(path: str, content: bytes) -> HloModuleProto:
+  """The module in a serialized `HloModuleProto` or `HloProto`.
 
   Raises UserError if the content is something else, damaged or too large.
   """
@@ -154,11 +139,17 @@ def read_hlo(path: str, content: bytes) -> HloFile:
     as_module(module)
   except UserError as error:
     raise UserError(f'{path}: {error}') from error
-  return HloFile(
-      module, module.HasField('schedule')
-      or any(node.opcode == 'fusion' for node in nodes(module))
-      # XLA puts this into the file names of modules that it has fused.
-      or 'after_optimizations' in os.path.basename(path))
+  return module
+
+
+def is_optimized(path: str, module: HloModuleProto) -> bool:
+  """Whether a compiler has split it into kernels already.
+
+  XLA says so in the names of files that it writes.
+  """
+  return (module.HasField('schedule')
+          or any(node.opcode == 'fusion' for node in nodes(module))
+          or 'after_optimizations' in os.path.basename(path))
 
 
 def is_stablehlo(content: bytes) -> bool:
@@ -171,8 +162,3 @@ def is_for_tpu(module: HloModuleProto) -> bool:
   """Whether a TPU's compiler optimised it: it writes tiles into layouts."""
   return any(shape.layout.tiles for node in nodes(module)
              for shape in (node.shape, *node.shape.tuple_shapes))
-
-
-def is_for_cpu_or_gpu(module: HloModuleProto) -> bool:
-  """Whether another machine's compiler optimised it: scheduled, no tiles."""
-  return module.HasField('schedule') and not is_for_tpu(module)

@@ -13,7 +13,7 @@ import sys
 import tempfile
 from typing import Any, Optional
 
-from tpu_graphs_ext.errors import UserError, how_to_install
+from tpu_graphs_ext.errors import UserError, how_to_install, reason_of
 from tpu_graphs_ext.hlo import libtpu, lowering
 
 COMPILE_SECONDS = 1800.0  # A training step takes 75 s on a free core.
@@ -23,16 +23,11 @@ _START = ('import sys; sys.path.append(sys.argv[1]); '
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
-class CompileError(UserError):
-  """No compiler, or it refuses the program, takes too long or ended itself."""
-
-
 def lower_named(target: str, arguments: lowering.Arguments,
                 jax_python: str = '') -> bytes:
-  """`lowering.lower_named` in a process, for a module that users name.
+  """`lowering.lower_named` in a process of this Python or another with JAX.
 
-  It looks for the module in the working folder first. `jax_python` is the
-  Python of an environment with JAX, '' for this one.
+  It looks for the module in the working folder first.
   """
   return _run('lower', [target, arguments], python=jax_python)
 
@@ -40,16 +35,9 @@ def lower_named(target: str, arguments: lowering.Arguments,
 def compile_program(library: str, topology: str, program: bytes,
                     program_format: str = 'hlo',
                     seconds: float = COMPILE_SECONDS) -> bytes:
-  """`libtpu.Compiler.compile` in a process: the optimised program.
-
-  Raises CompileError.
-  """
-  try:
-    return _run('compile', [library, topology, program_format], program,
-                seconds=seconds)
-  except subprocess.TimeoutExpired as error:
-    raise CompileError(
-        f'the compiler took more than {seconds:.0f} s') from error
+  """`libtpu.Compiler.compile` in a process, or a UserError."""
+  return _run('compile', [library, topology, program_format], program,
+              seconds=seconds)
 
 
 def _run(job: str, arguments: list[Any], content: bytes = b'',
@@ -71,6 +59,8 @@ def _run(job: str, arguments: list[Any], content: bytes = b'',
            json.dumps([job, arguments])],
           input=content, capture_output=True, check=False, env=environment,
           timeout=seconds, cwd=folder if compiles else None)
+    except subprocess.TimeoutExpired as error:
+      raise UserError(f'{job}: took more than {seconds:.0f} s') from error
     except OSError as error:
       raise UserError(f'--jax_python={python}: cannot be run ({error})'
                       ) from error
@@ -82,19 +72,12 @@ def _run(job: str, arguments: list[Any], content: bytes = b'',
     lines = done.stderr.decode(errors='replace').strip().split('\n')
     fatal = [line for line in lines if line.startswith('F')]
     reason = (f'{job}: the process ended with code {done.returncode} '
-              f'({_one_line((fatal or lines)[-1])})')
-  raise (CompileError if compiles else UserError)(reason)
-
-
-def _one_line(text: str) -> str:
-  return ' '.join(text.split())[:300]
-
-
-# --- In the other process -----------------------------------------------------
+              f'({(fatal or lines)[-1][:300]})')
+  raise UserError(reason)
 
 
 def _main(call: str) -> int:
-  """Writes a job's result, or why there is none; returns the exit code."""
+  """In the other process: writes a job's result, or why there is none."""
   # Functions and libtpu print, which goes to the log instead.
   output = os.fdopen(os.dup(1), 'wb')
   os.dup2(2, 1)
@@ -114,13 +97,13 @@ def _compile(library: str, topology: str, program_format: str) -> bytes:
   except (OSError, AttributeError, libtpu.PjrtError) as error:
     raise UserError(
         f'{library}: the TPU compiler cannot be loaded '
-        f'({_one_line(str(error))}); for the version that was tested '
+        f'({reason_of(error)}); for the version that was tested '
         f'{how_to_install("tpu")}') from error
   try:
     return compiler.compile(sys.stdin.buffer.read(), program_format)
   except libtpu.PjrtError as error:
     raise UserError(
-        f'the compiler refuses it ({_one_line(str(error))})') from error
+        f'the compiler refuses it ({reason_of(error)})') from error
 
 
 _JOBS = {'lower': lowering.lower_named, 'compile': _compile}

@@ -68,13 +68,14 @@ def compile_program(program: bytes, tpu: str,
 
   Raises UserError if libtpu is missing, or the program does not compile.
   """
+  path = library()
   try:
     optimized = subprocesses.compile_program(
-        library(), topology_of(tpu), program, program_format)
-  except subprocesses.CompileError as error:
+        path, topology_of(tpu), program, program_format)
+  except UserError as error:
     if PALLAS_TARGET.encode() not in program:
       raise
-    raise subprocesses.CompileError(
+    raise UserError(
         f'{error}; it has Pallas kernels, which may need the libtpu of the '
         'JAX that lowers them: name that one in '
         f'{LIBRARY_VARIABLE}=/path/to/libtpu.so') from error
@@ -107,9 +108,6 @@ def window_of(node: protos.HloInstructionProto) -> Optional[Window]:
       tuple(map(int, window.get('output_window_bounds', ()))),
       tuple(map(int, window.get('kernel_window_bounds', ()))),
       cycles if 0 < cycles < INFEASIBLE_CYCLES else None)
-
-
-# --- Kernels ------------------------------------------------------------------
 
 
 def kernels_of(module: protos.HloModuleProto) -> CompiledProgram:
@@ -220,9 +218,6 @@ def _kernel(node, nodes, computations) -> protos.HloModuleProto:
   kernel.entry_computation_id = entry.id
   kernel.entry_computation_name = entry.name
   return kernel
-
-
-# --- Trip counts --------------------------------------------------------------
 
 
 def _trip_count(loop, nodes: dict, computations: dict) -> Optional[int]:

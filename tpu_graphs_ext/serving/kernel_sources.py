@@ -101,7 +101,10 @@ def read_source(source: Union[str, Callable[..., Any]], shapes: Any = '',
       for module in data[0].modules for run in module.runs):
     return Source(name, list(map(
         SourceKernel, tuning.read_tile_kernels(path))))
-  return _from_hlo(name, protos.read_hlo(name, content), tpu)
+  module = protos.read_hlo(name, content)
+  if not protos.is_optimized(name, module):
+    return _from_program(name, module.SerializeToString(), 'hlo', tpu)
+  return _from_optimized(name, module)
 
 
 def lowered(function: Union[str, Callable[..., Any]], arguments: Any,
@@ -151,40 +154,34 @@ def never_timed(kernel: Kernel, rows: np.ndarray) -> Kernel:
       normalizer_ns=np.ones(len(rows), np.int64))
 
 
-# --- Programs -----------------------------------------------------------------
-
-
-def _from_hlo(name: str, file: protos.HloFile, tpu: str) -> Source:
-  """The kernels of a module, compiled unless a TPU's compiler has done it."""
-  if not file.is_optimized:
-    return _from_program(name, file.module.SerializeToString(), 'hlo', tpu)
-  if protos.is_for_cpu_or_gpu(file.module):
+def _from_optimized(name: str, module: protos.HloModuleProto) -> Source:
+  is_for_tpu = protos.is_for_tpu(module)
+  if module.HasField('schedule') and not is_for_tpu:
     raise UserError(
         f'{name}: was optimised for a CPU or GPU, whose kernels are not a '
         'TPU\'s; give the module before optimisation, whose name has '
         'before_optimizations')
-  try:
-    program = tpu_compiler.kernels_of(file.module)
-  except UserError as error:
-    raise UserError(f'{name}: {error}') from error
   return _from_compiled(
-      name, program, [] if protos.is_for_tpu(file.module) else [
+      name, lambda: tpu_compiler.kernels_of(module), [] if is_for_tpu else [
           "not known to be a TPU's: nothing in it says what compiler "
           'optimised it'])
 
 
 def _from_program(name: str, content: bytes, program_format: str,
                   tpu: str) -> Source:
-  try:
-    program = tpu_compiler.compile_program(content, tpu, program_format)
-  except subprocesses.CompileError as error:
-    raise UserError(f'{name}: {error}') from error
-  return _from_compiled(name, program, [f'compiled for a TPU {tpu} by libtpu'])
+  return _from_compiled(
+      name, lambda: tpu_compiler.compile_program(content, tpu, program_format),
+      [f'compiled for a TPU {tpu} by libtpu'])
 
 
-def _from_compiled(name: str, program: tpu_compiler.CompiledProgram,
+def _from_compiled(name: str,
+                   compiled: Callable[[], tpu_compiler.CompiledProgram],
                    notes: list[str]) -> Source:
   """Adds to the notes what was left out."""
+  try:
+    program = compiled()
+  except UserError as error:
+    raise UserError(f'{name}: {error}') from error
   kernels = [kernel for kernel in program.kernels if _has_tiles(kernel)]
   if program.pallas:
     written = (f'{shortened(program.pallas)}: written in Pallas, so the author '
