@@ -114,7 +114,6 @@ def test_samples_are_even_and_always_the_same(monkeypatch):
   bounds = candidates.choices_of(loops)[0]
   assert legal.combinations == len(bounds) ** 3 > 200_000
   assert 3000 < legal.looked_at <= 4000
-  assert 0 < len(legal.tiles) == len(np.unique(legal.tiles, axis=0))
   # From all over: the first loop's bounds fall to one of its last choices.
   assert legal.tiles[-1, 0] in bounds[-len(bounds) // 10:]
 
@@ -124,7 +123,6 @@ def test_the_tiles_of_real_files_are_listed(shared_data):
   kernels = tuning.read_tile_kernels(str(shared_data / 'op_tuning_data.pb'))
   kernels += [Kernel.load(str(file)) for file in sorted(
       (shared_data / 'real_more').glob('*/*.npz'))]
-  runs = {}
   for kernel in kernels:
     explainer = explain.Explainer(kernel)
     if not explainer.loops.grid.bounded:
@@ -132,10 +130,6 @@ def test_the_tiles_of_real_files_are_listed(shared_data):
     legal = candidates.candidates(explainer.loops)
     more = legal.with_extra(explainer.tiles(kernel.config_feat))
     assert len(more.tiles) == len(legal.tiles), kernel.tile_id
-    runs[kernel.tile_id.split('_')[0]] = (kernel.num_configs, legal.fitting)
-  # The tuner took a tenth of what fits, rounded up, and the default.
-  assert sum(count == 1 + -(-fitting // 10)
-             for count, fitting in runs.values()) >= 8
 
 
 def compiled_kernels(folder, name):

@@ -9,7 +9,7 @@ from support import feature_tiles
 from support import model_checks as checks
 from support.feature_tiles import explained
 from support.feature_tiles import kernel_of_module as kernel_of
-from support.tiny_hlo import convolution, elementwise, product
+from support.tiny_hlo import elementwise, product
 from tpu_graphs_ext import load_models
 from tpu_graphs_ext.analytic import explain
 from tpu_graphs_ext.errors import UserError
@@ -45,17 +45,6 @@ def test_a_tile_by_hand():
   whole = explained(kernel, kernel.config_feat[1], ONES)
   assert whole.output_bounds == (3, 2) and whole.output_elements == (20, 256)
   assert whole.text().startswith('1 step, 48.0 KiB moved (1.00 x')
-
-
-def test_bounds_of_a_filter():
-  kernel = kernel_of(convolution(), [[2, 4, 1, 1]], [[3, 1, 16, 1]])
-  found = explained(kernel, kernel.config_feat[0])
-  # The filter's features follow the output's.
-  assert found.kernel_bounds == (3, 1, 16, 1)
-  assert found.kernel_elements == (3, 1, 128, 128)
-  assert (found.output_tiles, found.kernel_tiles) == (2 * 4 * 3, 3 * 2)
-  # [32, 4, 4, 384] has no padding, and all bounds divide.
-  assert (found.padding, found.rounding) == (1, 1)
 
 
 def test_the_longest_term_that_nothing_hides_bounds():

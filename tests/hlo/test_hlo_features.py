@@ -120,12 +120,11 @@ def test_slice_and_padding_columns_keep_two_dimensions_but_total_all():
 
 def test_damaged_modules():
   for damage, rule in (
-      (lambda entry: entry[1].operand_ids.__setitem__(0, 99),
+      (lambda entry: entry[1].operand_ids.append(99),
        r"'fusion.22' takes its input from 99, which is"),
-      (lambda entry: entry[1].called_computation_ids.__setitem__(0, 8),
+      (lambda entry: entry[1].called_computation_ids.append(8),
        r"'fusion.22' takes its input from None"),
-      (lambda entry: setattr(entry[0], 'id', 11),
-       'found 4 with 3 ids')):
+      (lambda entry: setattr(entry[0], 'id', 11), 'found 4 with 3 ids')):
     module = fused_square()
     damage(module.computations[1].instructions)
     with pytest.raises(UserError, match=rule):

@@ -4,7 +4,7 @@ import numpy as np
 
 from support.feature_tiles import loops_of
 from support.tiny_hlo import add, convolution, elementwise, product
-from tpu_graphs_ext.hlo import protos, tiles
+from tpu_graphs_ext.hlo import tiles
 
 
 def grid_of(module):
@@ -100,20 +100,3 @@ def test_bound_candidates():
   for units in range(1, 100):
     every = {-(-units // n) for n in range(1, units + 1)}
     assert set(tiles.bound_candidates(units)) == every
-
-
-def test_bounds_of_measured_tiles_are_kept(shared_data):
-  data = protos.TuningData.FromString(
-      (shared_data / 'op_tuning_data.pb').read_bytes())
-  assert len(data.modules) == 15
-  for entry in data.modules:
-    name, grid = entry.module.name, grid_of(entry.module)
-    configs = [run.op_config.tile_size_config for run in entry.runs]
-    output, kernel = (
-        np.array([list(getattr(config, of)) for config in configs],
-                 np.int64).reshape(len(configs), -1)
-        for of in ('output_bounds', 'kernel_bounds'))
-    rows = grid.tiles(output, kernel)
-    # No bound is lost: those of the filter follow the output's.
-    np.testing.assert_array_equal(grid.output_bounds(rows), output, name)
-    np.testing.assert_array_equal(grid.kernel_bounds(rows), kernel, name)

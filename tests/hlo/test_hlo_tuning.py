@@ -66,9 +66,7 @@ def test_repeated_kernels_are_joined_and_the_last_default_counts():
   assert kernel.runtime_ns.tolist() == [100, 150, 120, 150]
   # A module name has one normalizer.
   assert kernel.normalizer_ns.tolist() == [120] * 4
-
-
-def test_kernels_that_contradict_themselves():
+  # Kernels that contradict themselves.
   data = tile_data()
   data.modules.add().CopyFrom(tile_data(size=4096).modules[0])
   with pytest.raises(UserError, match='two different modules have the tile '
@@ -105,7 +103,6 @@ def test_layout_runs(caplog):
 def test_damaged_layout_data():
   for damage, message in (
       (lambda d: d.config_index_to_node.append(2), 'its largest is 2'),
-      (lambda d: d.config_index_to_node.pop(), 'its largest is missing'),
       (lambda d: d.runs[0].module_config.layout_config.nodes.add(),
        'for 2 nodes and up to 1'),
       (lambda d: d.runs[2].module_config.layout_config.nodes[0].tensors.add(),
@@ -133,21 +130,10 @@ def test_kinds_of_file_are_told_apart(tmp_path):
     assert list(stored) == [field.name for field in schema.LAYOUT_FIELDS]
 
 
-def test_unknown_opcodes_are_named_once(tmp_path, caplog):
-  data = tile_data()
-  data.modules[0].module.computations[0].instructions[0].opcode = 'quantum-dot'
-  path = write(tmp_path / 'several.pb', data)
-  tuning.featurize_file(path, str(tmp_path))
-  warning, = [record.message for record in caplog.records
-              if 'not in the table' in record.message]
-  assert warning.endswith(': quantum-dot')
-
-
 def test_files_that_cannot_be_used(tmp_path):
   out = tmp_path / 'out'
   faulty = tile_data()
-  faulty.modules.add().CopyFrom(tile_data(name='bad').modules[0])
-  faulty.modules[1].module.computations[0].instructions[1].operand_ids[0] = 5
+  faulty.modules[0].module.computations[0].instructions[1].operand_ids[0] = 5
   few = tile_data()
   del few.modules[0].runs[2:]
   cases = {
@@ -156,7 +142,7 @@ def test_files_that_cannot_be_used(tmp_path):
       write(tmp_path / 'hlo.pb', tile_data().modules[0].module):
           'bytes are not a whole Tuning',
       write(tmp_path / 'faulty.pb', faulty):
-          r"faulty\.pb: .*'bad': .* takes its input from 5",
+          r"faulty\.pb: .*'tanh': .* takes its input from 5",
       write(tmp_path / 'few.pb', few): 'none of its 1 modules has 2 usable'}
   for content in (b'', b'hello', b'\x00' * 64):
     (tmp_path / str(len(content))).write_bytes(content)

@@ -139,13 +139,9 @@ def test_nothing_is_compiled_after_loading(saved_model_dir, monkeypatch):
   assert len(traced) == calls
 
 
-def row_of(tile):
-  return features.config_features([], tile)
-
-
 def test_explains_a_tile(model):
   said = model.explain(TILED, [16, 32])
-  assert said == explained(TILED, row_of([16, 32]))
+  assert said == explained(TILED, features.config_features([], [16, 32]))
   choice = model.rank(TILED, top=1, bounds=[[16, 32]]).choices[0]
   assert model.explain(saved_run.arrays_of(TILED), choice) == said
 
@@ -170,8 +166,9 @@ def test_models_of_ones_own():
   ranker = scoring.Ranker(WithConstants(), stats, 108)
   model = CostModel(ranker)
   assert model.constants == {'bytes_per_ns': 3.0}
+  row = features.config_features([], [16, 4])
   assert model.explain(TILED, [16, 4]) == explained(
-      TILED, row_of([16, 4]), {'bytes_per_ns': 3.0})
+      TILED, row, {'bytes_per_ns': 3.0})
   model = CostModel(dataclasses.replace(ranker, in_elements=True))
   assert model.score(TILED, TILED.config_feat).shape == (8,)
   for ask in (model.explain, lambda *given: model.score(given[0], given[1:])):

@@ -136,15 +136,10 @@ def names_in(folder):
                 for parent, _, names in os.walk(folder) for name in names)
 
 
-def test_the_folder_says_what_model_it_is(exported, saved_model_dir):
+def test_the_folder_says_what_model_it_is(exported):
   with open(os.path.join(exported, export.MARK), encoding='utf-8') as file:
     mark = json.load(file)
   assert mark['model'] == saved_run.NAME and mark['num_ops'] == 108
-  assert mark['run'] == os.path.basename(saved_model_dir).replace(
-      'model_', 'run_') + '.jsonz'
-  written = {name for name, content in mark['files'].items()
-             if content != 'empty'}
-  assert written | {export.MARK} == set(names_in(exported))
 
 
 @pytest.fixture

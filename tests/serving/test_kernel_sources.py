@@ -20,14 +20,10 @@ def written(folder, name, message):
   return str(path)
 
 
-def compiled(module, **fields):
-  """A kernel as the TPU compiler made it, run once and without a window."""
+def compiled(module, bounds=None, cycles=100, runs=1, op_name=''):
+  """A kernel as the TPU compiler made it; without bounds it has no window."""
   return tpu_compiler.CompiledKernel(
-      module, **{'op_name': '', 'window': None, 'runs': 1, **fields})
-
-
-def window(bounds, cycles=100):
-  return tpu_compiler.Window(bounds, (), cycles)
+      module, op_name, bounds and tpu_compiler.Window(bounds, (), cycles), runs)
 
 
 def from_compiled(*kernels, passed_over=(), pallas=(), open_loops=0):
@@ -102,9 +98,8 @@ def test_a_compiled_program_with_most_time_first():
   # Bounds of f32 [64, 256]: 8 by 2 layout tiles; of [64, 512]: 8 by 4.
   small, large = elementwise([64, 256]), elementwise([64, 512])
   source = from_compiled(
-      compiled(small, op_name='jit(f)/tanh', window=window((8, 2), 50)),
-      compiled(large, window=window((4, 4), 300)),
-      compiled(small, window=window((8, 2), 50), runs=11),
+      compiled(small, (8, 2), 50, op_name='jit(f)/tanh'),
+      compiled(large, (4, 4), 300), compiled(small, (8, 2), 50, runs=11),
       compiled(elementwise([])), passed_over={'sort': 1}, open_loops=1)
   assert source.notes == [
       'passed over, because they have no tiles: 1 sort, 1 operation on scalars',
@@ -115,14 +110,11 @@ def test_a_compiled_program_with_most_time_first():
   assert (first.copies, first.cycles, first.share) == (12, 50, 600 / 900)
   assert (second.copies, second.share) == (1, 300 / 900)
   assert first.op_name == 'jit(f)/tanh'
-  assert first.default_from == kernel_sources.FROM_COMPILER
-  assert kernel_sources.default_of(second.kernel) == 0
   assert second.kernel.config_feat[0, 8:10].tolist() == [4, 4]
 
 
 def test_a_window_of_another_tensor_is_not_a_default():
-  one, = from_compiled(compiled(
-      elementwise([64, 256]), window=window((9, 2)))).kernels
+  one, = from_compiled(compiled(elementwise([64, 256]), (9, 2))).kernels
   assert kernel_sources.default_of(one.kernel) is None
   assert 'output [9, 2], kernel [], belongs to another' in one.notes[0]
 
@@ -172,7 +164,7 @@ def test_programs_are_compiled(tmp_path, monkeypatch):
   monkeypatch.setattr(tpu_compiler, 'compile_program', compile_program)
   read = kernel_sources.read_source
   source = read('layers:dense', 'f32[64,256]', 'v5e', 'python9')
-  assert asked == [('layers:dense', [('f32', [64, 256])], 'python9'),
+  assert asked == [('layers:dense', 'f32[64,256]', 'python9'),
                    (content, 'v5e', 'hlo')]
   assert source.notes == ['compiled for a TPU v5e by libtpu']
   read('layers:dense', 'example_arguments')
@@ -208,5 +200,5 @@ def test_functions_and_what_the_compiler_wrote(tmp_path):
   assert kernel_sources.read_source(
       lambda x: tf.tanh(x), 'f32[256,512]', 'v5e').notes == [
           'compiled for a TPU v5e by libtpu']
-  with pytest.raises(UserError, match='goes with the name of a function'):
+  with pytest.raises(UserError, match='cannot be read; write, for example'):
     kernel_sources.read_source(dense, 'arguments')

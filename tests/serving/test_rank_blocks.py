@@ -72,7 +72,7 @@ def test_calls_of_jitted_functions_are_inlined():
   assert product_of(module) == Product(1, 512, 256, 1024, 2, 2, 2)
 
 
-def test_weights_are_read_in_the_type_that_they_are_stored_in():
+def test_weights_are_read_in_their_stored_type():
   module = product_module(types=('BF16', 'S8', 'BF16'))
   entry = module.computations[0]
   dot = protos.HloInstructionProto()

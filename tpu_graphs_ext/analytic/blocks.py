@@ -75,13 +75,10 @@ class Product:
 
 
 def vmem_bytes(product: Product, blocks: np.ndarray) -> np.ndarray:
-  """On-chip memory of int64 [blocks, 3] (bm, bk, bn): float64 [blocks].
-
-  Two blocks of each operand and of the result, and float32 sums if a result
-  takes several steps.
-  """
+  """On-chip memory of int64 [blocks, 3] (bm, bk, bn): float64 [blocks]."""
   x, w, out = _block_bytes(product, blocks)
   bm, bk, bn = blocks.T.astype(float)
+  # Float32 sums if a result takes several steps.
   return 2 * (x + w + out) + np.where(bk < product.k, 4 * bm * bn, 0)
 
 

@@ -43,10 +43,7 @@ class Candidates(NamedTuple):
 
 
 def candidates(loops: Loops, most: Optional[int] = None) -> Candidates:
-  """The legal tiles of a kernel; a kernel without bounds has one.
-
-  At most `most` of them, drawn evenly and always the same; None for all.
-  """
+  """The legal tiles of a kernel; of more than `most`, the same even sample."""
   choices = choices_of(loops)
   total = math.prod(map(len, choices))
   tolerance = TOLERANCE if loops.matrix is None else PRODUCT_TOLERANCE

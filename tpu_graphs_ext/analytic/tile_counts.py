@@ -37,9 +37,7 @@ class Stream(NamedTuple):
   kind: str  # 'input', 'output', or a convolution's 'image' or 'filter'.
   extents: tuple  # An `Extent` for each physical dimension, most major first.
   element_bytes: float
-  # Whether the matrix unit needs a copy: of the first tensor that a
-  # convolution's operand is computed from.
-  is_operand: bool = False
+  is_operand: bool = False  # Whether the matrix unit needs a copy.
 
 
 class Matrix(NamedTuple):
@@ -58,9 +56,7 @@ class Loops(NamedTuple):
   streams: tuple  # A `Stream` for each tensor read or written.
   vector_ops: float  # Vector instructions on an element of the tiled tensor.
   matrix: Optional[Matrix] = None  # Of a convolution.
-  # Elements of each axis that an update in place writes; empty if the kernel
-  # writes the whole tensor.
-  updated: tuple = ()
+  updated: tuple = ()  # Elements of each axis that an update in place writes.
 
 
 def counts(loops: Loops, tiles: np.ndarray) -> dict[str, np.ndarray]:

@@ -35,10 +35,7 @@ class ModuleArrays(NamedTuple):
 
 
 def module_arrays(module: Union[protos.HloModuleProto, bytes]) -> ModuleArrays:
-  """Featurizes a module, given as a message or as serialized bytes.
-
-  Raises UserError if it is not an HLO module, or is empty or damaged.
-  """
+  """Featurizes a message or its serialized bytes; UserError if damaged."""
   module = protos.as_module(module)
   where = f'HLO module {module.name[:100]!r}'
   ids = [node.id for node in protos.nodes(module)]
@@ -169,13 +166,10 @@ def _row(node, is_root: bool) -> list:
 
 def config_features(kernel_bounds: Sequence[int], output_bounds: Sequence[int],
                     input_bounds: Sequence[int] = ()) -> np.ndarray:
-  """Tile bounds as the columns of `schema.CONFIG_FEATURES`.
+  """Tile bounds [..., dims] as `schema.CONFIG_FEATURES`: float32 [..., 24].
 
-  Each group has the first six bounds, then sum and product of all; without
-  bounds all of it is 0, including the product.
-
-  Shapes: layout tiles, most major first, [dims], or [..., dims] with the same
-  leading axes or none -> float32 [..., 24].
+  Each group has the first six bounds, most major first, then sum and product of
+  all; without bounds all of it is 0, including the product.
   """
   groups = [np.asarray(bounds, np.int64)
             for bounds in (kernel_bounds, output_bounds, input_bounds)]

@@ -80,15 +80,13 @@ def _options(node, dims: Sequence[Sequence[int]]) -> tuple:
 
 def completed(layout: Sequence[int], rank: int) -> tuple:
   """A whole order, minor to major: the dimensions named, then row-major."""
-  return (*layout,
-          *(d for d in range(rank - 1, -1, -1) if d not in layout))
+  return (*layout, *(d for d in range(rank)[::-1] if d not in layout))
 
 
 def _orders(*tensors: Sequence[int]) -> tuple:
   """Both orders of each tensor's one or two dimensions."""
-  return tuple(itertools.starmap(Layouts, itertools.product(
-      *(dict.fromkeys([tuple(pair), tuple(pair[::-1])])
-        for pair in tensors))))
+  orders = ({tuple(pair): 0, tuple(pair[::-1]): 0} for pair in tensors)
+  return tuple(itertools.starmap(Layouts, itertools.product(*orders)))
 
 
 def _of_dot(numbers, left_rank: int, right_rank: int) -> tuple:

@@ -51,10 +51,7 @@ def topology_of(tpu: str) -> str:
 
 
 def library() -> str:
-  """Path of libtpu.so: the environment variable's, else the installed one's.
-
-  Raises UserError if it is missing.
-  """
+  """The environment variable's libtpu.so, else the installed one's."""
   named = os.environ.get(LIBRARY_VARIABLE)
   spec = None if named else importlib.util.find_spec('libtpu')
   path = named or (spec and os.path.join(
@@ -81,8 +78,7 @@ class Compiler:
   def __init__(self, path: str, topology: str):
     """Loads libtpu.so for a topology; see `topology_of`.
 
-    Raises OSError or AttributeError if it cannot be loaded, and PjrtError if it
-    does not know the topology.
+    Raises OSError, AttributeError or PjrtError if that is impossible.
     """
     loaded = ctypes.CDLL(path)
     loaded.GetPjrtApi.restype = ctypes.c_void_p
@@ -106,9 +102,8 @@ class Compiler:
       program_format: 'mlir', or 'hlo'.
       options: a serialized `CompileOptionsProto`.
 
-    Returns:
-      The optimised program, a serialized `HloModuleProtoWithConfig`. Its first
-      field is the module, so it parses as an `HloProto` too.
+    Returns a serialized `HloModuleProtoWithConfig`, the optimised program. Its
+    first field is the module, so it parses as an `HloProto` too.
 
     Raises PjrtError if the compiler refuses the program.
     """

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import operator
 import os
 import re
 import sys
-from typing import Any, Callable, Union
+from typing import Any, Callable
 
 from tpu_graphs_ext.errors import UserError, how_to_install, reason_of
 
@@ -24,30 +25,22 @@ _TYPES = {'f32': 'float32', 'f16': 'float16', 'bf16': 'bfloat16',
           'f8e5m2': 'float8_e5m2'}
 _SHAPE = re.compile(r'([a-z][a-z\d]*)\[\s*((?:\d+(?:\s*,\s*\d+)*)?)\s*\]')
 # A function's name, with its module or without.
-_FUNCTION = re.compile(r'[\w./~-]+:[A-Za-z_][\w.]*')
 _NAME = re.compile(r'([\w./~-]+:)?[A-Za-z_][\w.]*')
 # Libraries on top of JAX: modules that use them may not import JAX itself.
 _JAX_LIBRARIES = frozenset({'jax', 'flax', 'haiku', 'equinox', 'optax'})
 
-# Flat arguments as [(XLA's type name, sizes)]; or the name of a function that
-# returns the arguments, in the lowered function's module or as 'module:name'.
-Arguments = Union[list, str]
-
 
 def names_function(name: str) -> bool:
   """Whether this is 'module:function', and not the path of a file."""
-  return not os.path.exists(os.path.expanduser(name)) and bool(
-      _FUNCTION.fullmatch(name))
+  return (':' in name and bool(_NAME.fullmatch(name))
+          and not os.path.exists(os.path.expanduser(name)))
 
 
-def parse_arguments(text: str) -> Arguments:
-  """Reads what `--shapes` takes: shapes, or a function's name; or a UserError.
+def parse_shapes(text: str) -> list[tuple[str, list[int]]]:
+  """'f32[512,1024] s32[]' -> [('f32', [512, 1024]), ('s32', [])].
 
-      'f32[512,1024] s32[]' -> [('f32', [512, 1024]), ('s32', [])]
+  Raises UserError if it is not a list of shapes, or names an unknown type.
   """
-  text = text.strip()
-  if _NAME.fullmatch(text) and text not in _TYPES:
-    return text
   found = [(name, [int(size) for size in re.findall(r'\d+', sizes)])
            for name, sizes in _SHAPE.findall(text)]
   if _SHAPE.sub('', text).strip(' ,;\t\n') or not all(
@@ -58,16 +51,22 @@ def parse_arguments(text: str) -> Arguments:
   return found
 
 
-def lower_named(target: str, arguments: Arguments) -> bytes:
-  """Imports 'module:function' or 'file.py:function'; then as `lower`."""
+def lower_named(target: str, arguments: str) -> bytes:
+  """Imports 'module:function' or 'file.py:function'; then as `lower`.
+
+  `arguments` are shapes, or the name of a function that returns them, in the
+  same module or as 'module:name'.
+  """
+  name = arguments.strip()
+  is_function = bool(_NAME.fullmatch(name)) and name not in _TYPES
+  shapes = [] if is_function else parse_shapes(arguments)
   function = _import(target)
-  given = (_returned(target, arguments) if isinstance(arguments, str)
-           else arguments_of_shapes(function, arguments))
-  return lower(function, given, target)
+  return lower(function, _returned(target, name) if is_function
+               else arguments_of_shapes(function, shapes), target)
 
 
 def arguments_of_shapes(function: Callable, shapes: list) -> tuple:
-  """[(XLA's type name, sizes)] -> abstract arguments for `lower`."""
+  """What `parse_shapes` returns -> abstract arguments for `lower`."""
   if is_jax(function):
     import jax
     return tuple(jax.ShapeDtypeStruct(tuple(sizes), _TYPES[name])
@@ -78,27 +77,25 @@ def arguments_of_shapes(function: Callable, shapes: list) -> tuple:
 
 
 def lower(function: Callable, arguments: tuple, name: str = '') -> bytes:
-  """Lowers a TensorFlow or JAX function to a serialized `HloModuleProto`.
+  """A TensorFlow or JAX function as a serialized `HloModuleProto`.
 
   `arguments` are arrays, `jax.ShapeDtypeStruct`s or `tf.TensorSpec`s, nested as
-  you like; only shapes and types matter. They may be empty for a `tf.function`
-  with an input signature.
+  you like; empty for a `tf.function` with an input signature.
 
   Raises UserError, which names the function, if it cannot be lowered.
   """
   name = name or getattr(function, '__name__', type(function).__name__)
   arguments = tuple(arguments or getattr(function, 'input_signature', None)
                     or ())
-  framework, lower_it = (('JAX', _lower_jax) if is_jax(function) else
-                         ('XLA', _lower_tensorflow))
+  of_jax = is_jax(function)
   try:
-    return lower_it(function, arguments)
+    return (_lower_jax if of_jax else _lower_tensorflow)(function, arguments)
   except Exception as error:  # The user's function may raise anything.
     shown = ', '.join(str(argument)[:60] for argument in arguments[:6])
     raise UserError(
-        f'{name}: {framework} cannot compile it for the arguments '
-        f'{shown or "(none; give --shapes)"} ({type(error).__name__}: '
-        f'{reason_of(error)})') from error
+        f'{name}: {"JAX" if of_jax else "XLA"} cannot compile it for the '
+        f'arguments {shown or "(none; give --shapes)"} '
+        f'({type(error).__name__}: {reason_of(error)})') from error
 
 
 def _lower_jax(function, arguments: tuple) -> bytes:
@@ -189,8 +186,7 @@ def is_jax(function) -> bool:
   owner = type(function).__module__.split('.')[0]
   if owner in ('jax', 'jaxlib', 'tensorflow', 'keras', 'tf_keras'):
     return owner.startswith('jax')
-  inner = getattr(function, 'func', function)  # Of functools.partial.
-  inner = getattr(inner, '__wrapped__', inner)
+  inner = inspect.unwrap(getattr(function, 'func', function))  # Of a partial.
   names = {getattr(value, '__name__', '').split('.')[0]
            for value in getattr(inner, '__globals__', {}).values()
            if type(value).__name__ in ('module', 'LazyLoader')}

@@ -87,7 +87,7 @@ def read_bytes(path: str) -> bytes:
   return content
 
 
-def parse(message_class: Any, content: bytes) -> Optional[Any]:
+def parse(message_class: Any, content: bytes) -> Any:
   """A message from its serialized form; None if it is not one."""
   try:
     return message_class.FromString(content)
@@ -106,7 +106,8 @@ def has_opcodes(module: Optional[HloModuleProto]) -> bool:
   return module is not None and any(node.opcode for node in nodes(module))
 
 
-def as_module(module: Union[HloModuleProto, bytes]) -> HloModuleProto:
+def as_module(module: Union[HloModuleProto, bytes],
+              where: str = 'HLO module') -> HloModuleProto:
   """The module, itself or parsed; UserError if it is none, or too large."""
   if not isinstance(module, HloModuleProto):
     module = parse(HloModuleProto, module)
@@ -115,9 +116,8 @@ def as_module(module: Union[HloModuleProto, bytes]) -> HloModuleProto:
                       'serialized bytes')
   count = sum(len(c.instructions) for c in module.computations)
   if count > MAX_INSTRUCTIONS:
-    raise UserError(
-        f'HLO module {module.name[:100]!r}: has {count:,} instructions; at '
-        f'most {MAX_INSTRUCTIONS:,} are read')
+    raise UserError(f'{where} {module.name[:100]!r}: has {count:,} '
+                    f'instructions; at most {MAX_INSTRUCTIONS:,} are read')
   return module
 
 
@@ -135,11 +135,7 @@ def read_hlo(path: str, content: bytes) -> HloModuleProto:
         f'{path}: its {len(content):,} bytes are not a whole HloModuleProto or '
         'HloProto, StableHLO or tuning data; the file is damaged or of another '
         'kind. For HLO, XLA writes protobufs with --xla_dump_hlo_as_proto')
-  try:
-    as_module(module)
-  except UserError as error:
-    raise UserError(f'{path}: {error}') from error
-  return module
+  return as_module(module, f'{path}: HLO module')
 
 
 def is_optimized(path: str, module: HloModuleProto) -> bool:

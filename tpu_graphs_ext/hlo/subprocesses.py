@@ -23,7 +23,7 @@ _START = ('import sys; sys.path.append(sys.argv[1]); '
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
-def lower_named(target: str, arguments: lowering.Arguments,
+def lower_named(target: str, arguments: str,
                 jax_python: str = '') -> bytes:
   """`lowering.lower_named` in a process of this Python or another with JAX.
 
@@ -62,8 +62,8 @@ def _run(job: str, arguments: list[Any], content: bytes = b'',
     except subprocess.TimeoutExpired as error:
       raise UserError(f'{job}: took more than {seconds:.0f} s') from error
     except OSError as error:
-      raise UserError(f'--jax_python={python}: cannot be run ({error})'
-                      ) from error
+      raise UserError(
+          f'--jax_python={python}: cannot be run ({error})') from error
   if done.returncode == 0:
     return done.stdout
   reason = done.stdout.decode(errors='replace')

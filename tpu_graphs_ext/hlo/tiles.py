@@ -9,8 +9,8 @@ major first: `output_bounds` of the tiled tensor, `kernel_bounds` of a
 convolution's filter. The tiled tensor is a convolution's output, else the
 operand of a reduction at the root, else the root. A reshape has no bounds.
 
-Dimensions that the filter shares with the output have one loop. These rules
-were inferred from measured kernels; the compiler's own are not public.
+Dimensions that the filter shares with the output have one loop. The rules were
+inferred from measured kernels.
 """
 
 from __future__ import annotations
@@ -39,16 +39,15 @@ def layout_units(sizes: Sequence[int]) -> list[int]:
   rank = len(sizes)
   if rank < 2:
     return [RANK_1_UNIT] * rank
-  rows = next((few for few in (SUBLANES // 4, SUBLANES // 2)
-               if sizes[-2] <= few), SUBLANES)
+  rows = next(few for few in (2, 4, SUBLANES)
+              if sizes[-2] <= few or few == SUBLANES)
   return [1] * (rank - 2) + [rows, LANES]
 
 
 def physical_dims(minor_to_major: Sequence[int], rank: int) -> list[int]:
   """Logical dimensions in physical order, most major first.
 
-  A tensor is row-major if its layout is missing or is not a permutation of its
-  dimensions.
+  Row-major unless the layout is a permutation of the dimensions.
   """
   dims = [int(dim) for dim in minor_to_major][::-1]
   return dims if sorted(dims) == list(range(rank)) else list(range(rank))

@@ -22,7 +22,6 @@ from tpu_graphs_ext.hlo.libtpu import LIBRARY_VARIABLE, library, topology_of
 # An estimate of 2^63-1 cycles, or half of it, means an infeasible tile.
 INFEASIBLE_CYCLES = 10**12
 PALLAS_TARGET = 'tpu_custom_call'  # A custom call that is a Pallas kernel.
-# They do not run as a loop over tiles.
 _WITHOUT_TILES = frozenset({
     'cholesky', 'custom-call', 'dynamic-update-slice', 'fft', 'gather', 'map',
     'reverse-sequence', 'rng-bit-generator', 'scatter', 'sort',
@@ -111,9 +110,9 @@ def window_of(node: protos.HloInstructionProto) -> Optional[Window]:
 
 
 def kernels_of(module: protos.HloModuleProto) -> CompiledProgram:
-  """Splits an optimised program; one that is a single kernel stays as it is.
+  """Splits an optimised program, or raises a UserError if it is damaged.
 
-  Raises UserError if the module refers to something that it does not have.
+  One that is a single kernel stays as it is.
   """
   try:
     return _split(module)
@@ -156,10 +155,7 @@ def _nodes(computation) -> dict:
 
 
 def _runs(module, computations) -> tuple[dict[int, int], int]:
-  """How often the entry, loop bodies and branches run; number of open loops.
-
-  Branches count as always taken.
-  """
+  """How often the entry, loop bodies and branches run; number of open loops."""
   runs, open_loops = collections.Counter(), 0
   waiting = [(module.entry_computation_id, 1, ())]
   while waiting:
@@ -235,8 +231,8 @@ def _trip_count(loop, nodes: dict, computations: dict) -> Optional[int]:
     return None
   (compare, condition), (result, body) = by_root['compare'], by_root['tuple']
   counter, limit = (condition[i] for i in compare.operand_ids)
-  if (counter.opcode != 'get-tuple-element'
-      or compare.comparison_direction != 'LT'):
+  if (counter.opcode, compare.comparison_direction) != (
+      'get-tuple-element', 'LT'):
     return None
   index = counter.tuple_index
   start = _constant(nodes[initial.operand_ids[index]], nodes)
@@ -254,7 +250,5 @@ def _constant(node, nodes) -> Optional[int]:
   if node.opcode == 'copy':
     node = nodes[node.operand_ids[0]]
   literal = node.literal
-  for values in (literal.s32s, literal.s64s, literal.u32s, literal.u64s):
-    if node.opcode == 'constant' and len(values) == 1:
-      return values[0]
-  return None
+  values = [*literal.s32s, *literal.s64s, *literal.u32s, *literal.u64s]
+  return values[0] if node.opcode == 'constant' and len(values) == 1 else None

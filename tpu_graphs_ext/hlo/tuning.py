@@ -39,10 +39,7 @@ _MAX_NAME = 180  # Characters of a program's name that a file name keeps.
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LayoutGraph:
-  """A whole program and its measured layouts.
-
-  `schema.LAYOUT_FIELDS` has shapes, types and units of the arrays.
-  """
+  """A whole program and its measured layouts; see `schema.LAYOUT_FIELDS`."""
   name: str  # The file's, without the ending.
   node_feat: np.ndarray
   node_opcode: np.ndarray
@@ -63,9 +60,7 @@ class LayoutGraph:
 
 
 def featurize_file(path: str, out_dir: str) -> list[str]:
-  """Writes one .npz for each kernel or layout graph of a tuning file.
-
-  Returns the paths, in the file's order; the folder is made if missing.
+  """Writes one .npz for each kernel or layout graph; returns the paths.
 
   Raises UserError, before anything is written, if the file is damaged or has no
   usable runs, or the folder holds other results under the same names.
@@ -98,7 +93,7 @@ def read_tile_kernels(path: str) -> list[Kernel]:
 
 
 def _read(path: str, wanted: str, *readers: Callable) -> list:
-  """What the readers make of a file; names opcodes without a number."""
+  """What the readers make of a file."""
   serialized = protos.read_bytes(path)
   found = parse_tuning_data(path, serialized)
   if found is None:
@@ -106,19 +101,14 @@ def _read(path: str, wanted: str, *readers: Callable) -> list:
         f'{path}: its {len(serialized)} bytes are not a whole TuningData or '
         'ModuleTuningData protobuf, which has measured runs of HLO modules; '
         'the file is cut short, damaged or of another kind')
-  modules = found[0].modules
   try:
     results = [result for read in readers for result in read(*found)]
   except UserError as error:
     raise UserError(f'{path}: {error}') from error
   if not results:
     raise UserError(
-        f'{path}: none of its {len(modules)} modules has {MIN_RUNS} {wanted}')
-  unknown = {node.opcode[:40] for data in modules
-             for node in protos.nodes(data.module)} - set(schema.OPCODES)
-  if unknown:
-    _log.warning('%s: opcodes that are not in the table become 0, as in the '
-                 'baseline: %s', path, shortened(sorted(unknown)))
+        f'{path}: none of its {len(found[0].modules)} modules has {MIN_RUNS} '
+        f'{wanted}')
   return results
 
 
@@ -147,11 +137,9 @@ def tile_kernels(tuning_data: protos.TuningData,
   """The kernels whose runs chose tile sizes, in the file's order.
 
   Modules with the same tile id, `<program>_<16 hex digits of the fingerprint>`,
-  become one kernel. The program is by default the module's name. Modules
-  without enough runs are left out with one warning.
+  become one kernel. The program is by default the module's name.
 
-  Raises UserError if the data is damaged, or a kernel has no default run that
-  counts.
+  Raises UserError if the data is damaged, or a kernel has no default run.
   """
   modules = [data for data in tuning_data.modules if not _is_layout(data)]
   counting = list(map(_counting, modules))
@@ -171,9 +159,8 @@ def tile_kernels(tuning_data: protos.TuningData,
     kernels.setdefault(kernel.tile_id, []).append(kernel)
   if left_out:
     _log.warning(
-        'left out %d of %d modules, which have fewer than %d runs that count '
-        'or runs without tile sizes: %s', len(left_out), len(modules),
-        MIN_RUNS, shortened(left_out, 10))
+        'left out %d of %d modules, which have fewer than %d runs that count: '
+        '%s', len(left_out), len(modules), MIN_RUNS, shortened(left_out, 10))
   return list(map(_joined, kernels.values()))
 
 
@@ -231,8 +218,7 @@ def layout_graphs(tuning_data: protos.TuningData,
                   name: str = '') -> list[LayoutGraph]:
   """The graphs whose runs chose layouts, or a UserError for damaged data.
 
-  One whose runs do not count has no configurations, with a warning. `name` is
-  the only graph's; by default `<module>_<fingerprint>`.
+  Without a `name` they are `<module>_<fingerprint>`.
   """
   return [_layout_graph(data, name)
           for data in tuning_data.modules if _is_layout(data)]

@@ -61,10 +61,7 @@ class BlockRanking:
 def rank_function(function: Union[str, Callable[..., Any]], shapes: Any,
                   tpu: str, blocks: BlocksLike = USUAL,
                   top: Optional[int] = 5, jax_python: str = '') -> BlockRanking:
-  """`rank_blocks` for a function, see `kernel_sources.lowered`.
-
-  Raises UserError also if it cannot be lowered, or is not one product.
-  """
+  """`rank_blocks` for a function; see `kernel_sources.lowered`."""
   lowered = kernel_sources.lowered(function, shapes, jax_python)
   product = analytic.product_of(protos.as_module(lowered))
   return rank_blocks(product, tpu, blocks, top)

@@ -82,7 +82,7 @@ class CostModel:
   @classmethod
   def load(cls, model_dir: Union[str, os.PathLike[str]] = artifacts.PRETRAINED,
            loading: LoadSettings = LoadSettings()) -> CostModel:
-    """Loads the package's model, or one that you trained.
+    """Loads the package's model, or one that you trained; or a UserError.
 
     Args:
       model_dir: the folder model_<hash>, with its run file beside it, as
@@ -90,9 +90,6 @@ class CostModel:
         model, see docs/pretrained.md.
       loading: where its normalisation and its class come from. The defaults
         are right for models by `train`.
-
-    Raises UserError if a file is missing or damaged, or belongs to another
-    model.
     """
     return cls(scoring.load_ranker(os.fspath(model_dir), loading))
 
@@ -251,11 +248,7 @@ def _digest(kernel: Kernel) -> bytes:
 
 
 def kernel_of(given: KernelLike) -> Kernel:
-  """The kernel that a caller passes in one of the forms of `CostModel`.
-
-  Raises UserError if a file is missing or damaged, or arrays are missing or
-  have other names than a file's.
-  """
+  """The kernel that a caller passes in one of the forms of `CostModel`."""
   if isinstance(given, Kernel):
     return given
   if isinstance(given, (str, os.PathLike)):
@@ -278,11 +271,9 @@ def kernel_of(given: KernelLike) -> Kernel:
 def config_rows(bounds: BoundsLike, limits: Callable) -> np.ndarray:
   """Tiles, in the forms of `CostModel`, as rows: float32 [tiles, 24].
 
-  `limits` returns the largest bounds of the tiled tensor and of a filter; it is
-  called only if tiles are given by their bounds.
-
-  Raises UserError unless they are tiles, and each bound is a whole number from
-  1 to the whole dimension.
+  `limits`, called only for bounds, returns the largest of the tiled tensor and
+  of a filter. Raises UserError unless they are tiles, and each bound is a whole
+  number from 1 to the whole dimension.
   """
   try:
     has_filters = np.ndim(bounds[0][0]) > 0

@@ -55,11 +55,10 @@ def export(model_dir: str, out: str,
   model's `forward`. The folder is written whole or not at all.
 
   Args:
-    model_dir: the folder model_<hash>, with its run file beside it.
+    model_dir, loading: see `CostModel.load`. `keep_repeats` has no effect:
+      scores are `forward`'s.
     out: the folder to write. It may be new, empty, or an export that nobody
       changed, which is replaced.
-    loading: how to load the model. `keep_repeats` has no effect: scores are
-      `forward`'s.
 
   Raises UserError if a file is missing or damaged, the model cannot be
   compiled, or `out` holds something else or cannot be written.

@@ -35,14 +35,12 @@ DEFAULT_TPU = 'v3'  # What the data set was timed on.
 # Where the default tile of a kernel is from.
 FROM_FILE = 'of the file'
 FROM_COMPILER = "the TPU compiler's"
+FROM_TIME = 'fastest by the TPU v3 formula, as no default is known'
 
 
 @dataclasses.dataclass(frozen=True)
 class SourceKernel:
-  """One kernel of a source; other attributes as in `tile_advice.Advice`.
-
-  `kernel` is named by `tile_id`, without configurations if no tile is known.
-  """
+  """A kernel, and attributes as in `tile_advice.Advice`."""
   kernel: Kernel
   copies: int = 1
   notes: tuple = ()
@@ -54,28 +52,22 @@ class SourceKernel:
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-  """Kernels of one file or function.
-
-  `notes` say how they were made and what was left out, a sentence each;
-  `faults` have a message for each kernel that cannot be ranked.
-  """
+  """Kernels of one file or function."""
   name: str  # As the user gave it.
   kernels: list[SourceKernel]  # Each graph once.
-  notes: list[str] = dataclasses.field(default_factory=list)
-  faults: list[str] = dataclasses.field(default_factory=list)
+  notes: list[str]  # How they were made and what was left out.
+  faults: list[str]  # A message for each kernel that cannot be ranked.
 
 
 def read_source(source: Union[str, Callable[..., Any]], shapes: Any = '',
                 tpu: str = DEFAULT_TPU, jax_python: str = '') -> Source:
-  """Reads a file, or lowers a function, and compiles programs.
+  """Reads a file or lowers a function, and compiles programs; or a UserError.
 
   Args:
     source: see the module's docstring; or a function.
     shapes: a function's arguments; see `lowered`.
     tpu: one of `libtpu.GENERATIONS`, to compile for.
     jax_python: the Python that has JAX, for functions that are named; '': this.
-
-  Raises UserError with the reason if nothing can be read.
   """
   libtpu.topology_of(tpu)  # Refuses an unknown one before anything is lowered.
   name = source if isinstance(source, str) else getattr(
@@ -89,7 +81,7 @@ def read_source(source: Union[str, Callable[..., Any]], shapes: Any = '',
   if path.endswith('.npz'):
     kernel = Kernel.load(path)
     require_readable(kernel, path)
-    return Source(name, [SourceKernel(kernel)])
+    return Source(name, [SourceKernel(kernel)], [], [])
   content = protos.read_bytes(path)
   if protos.is_stablehlo(content):
     return _from_program(name, content, 'mlir', tpu)
@@ -99,8 +91,8 @@ def read_source(source: Union[str, Callable[..., Any]], shapes: Any = '',
   if data is not None and any(
       run.HasField('op_config') or run.HasField('module_config')
       for module in data[0].modules for run in module.runs):
-    return Source(name, list(map(
-        SourceKernel, tuning.read_tile_kernels(path))))
+    return Source(
+        name, list(map(SourceKernel, tuning.read_tile_kernels(path))), [], [])
   module = protos.read_hlo(name, content)
   if not protos.is_optimized(name, module):
     return _from_program(name, module.SerializeToString(), 'hlo', tpu)
@@ -109,23 +101,17 @@ def read_source(source: Union[str, Callable[..., Any]], shapes: Any = '',
 
 def lowered(function: Union[str, Callable[..., Any]], arguments: Any,
             jax_python: str = '') -> bytes:
-  """Lowers a function of JAX or TensorFlow to a serialized `HloModuleProto`.
+  """A function of JAX or TensorFlow as a serialized `HloModuleProto`.
 
   One that is named is lowered in another process. `arguments` are their shapes
   as text; for a named function the name of another that returns them; the tuple
   itself, see `lowering.lower`; or None for a `tf.function` with a signature.
-
-  Raises UserError if it cannot be lowered.
   """
-  shapes = lowering.parse_arguments(arguments) if isinstance(
-      arguments, str) else None
   if isinstance(function, str):
-    return subprocesses.lower_named(function, shapes, jax_python)
-  if isinstance(shapes, str):
-    raise UserError(f'shapes={arguments!r}: goes with the name of a function; '
-                    'give shapes such as "f32[512,1024]"')
-  if shapes is not None:
-    arguments = lowering.arguments_of_shapes(function, shapes)
+    return subprocesses.lower_named(function, arguments, jax_python)
+  if isinstance(arguments, str):
+    arguments = lowering.arguments_of_shapes(
+        function, lowering.parse_shapes(arguments))
   elif arguments is not None and not isinstance(arguments, (tuple, list)):
     arguments = (arguments,)
   return lowering.lower(function, tuple(arguments or ()))
@@ -244,10 +230,7 @@ def _each_once(kernels: list[tpu_compiler.CompiledKernel]
 
 def source_kernel(compiled: tpu_compiler.CompiledKernel,
                   name: str) -> SourceKernel:
-  """Featurizes a kernel, or raises a UserError.
-
-  Its one configuration is the compiler's tile, if that is known.
-  """
+  """A kernel with the compiler's tile, if that is known; or a UserError."""
   nodes = list(protos.nodes(compiled.module))
   for node in nodes:
     if len(node.shape.dimensions) > schema.MAX_DIMS:

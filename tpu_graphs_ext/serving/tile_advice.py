@@ -9,9 +9,7 @@ from tpu_graphs_ext.analytic import explain
 from tpu_graphs_ext.analytic.explain import in_bytes
 from tpu_graphs_ext.engine import out_of_range
 from tpu_graphs_ext.errors import shortened
-
-# Where the default tile of a kernel is from, if not from its source.
-FROM_TIME = 'fastest by the TPU v3 formula, as no default is known'
+from tpu_graphs_ext.serving import kernel_sources
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +58,7 @@ class Advice:
   scored: int  # How many of these the model scored.
   picks: list[Pick]  # The best of them; empty if there is only one.
   default: Optional[Pick]  # The tile to beat.
-  default_from: str  # `FROM_TIME`, or as in `kernel_sources.SourceKernel`.
+  default_from: str  # As in `kernel_sources`.
   notes: list[str]  # A sentence each.
   unfamiliar: list[out_of_range.OutOfRange]
 
@@ -80,22 +78,20 @@ class SourceAdvice:
 
   def text(self, verbose: bool = False) -> str:
     """What `tpu-graphs-ext rank` prints; with scores if verbose."""
-    choosing = [kernel for kernel in self.kernels if kernel.picks]
     lines = [f'{self.name}: {_count(len(self.kernels), "kernel")}',
              *(f'  {note}' for note in self.notes)]
+    choosing = [kernel for kernel in self.kernels if kernel.picks]
     if choosing:
       lines.append('  bounds: layout tiles and elements of each physical '
                    'dimension, most major first')
-    fixed = [kernel.name for kernel in self.kernels if not kernel.picks]
-    if fixed:
+    if fixed := [kernel.name for kernel in self.kernels if not kernel.picks]:
       lines.append('  nothing to choose, with one legal tile: '
                    + shortened(fixed, 8))
     parts = ['\n'.join(lines)]
-    if len(self.kernels) > 1 or any(
-        kernel.share is not None for kernel in self.kernels):
+    if len(self.kernels) > 1 or (self.kernels and self.kernels[0].share):
       parts.append(_summary(self.kernels))
-    return '\n\n'.join([*parts, *(
-        _details(kernel, verbose) for kernel in choosing)])
+    parts += [_details(kernel, verbose) for kernel in choosing]
+    return '\n\n'.join(parts)
 
   def to_json(self) -> dict[str, Any]:
     return {'source': self.name, 'notes': self.notes, 'faults': self.faults,
@@ -108,10 +104,9 @@ def _summary(kernels: list[Advice]) -> str:
            'default tile', 'its place', 'operation'),
           *map(_summary_row, kernels)]
   columns = [column for column in zip(*rows) if any(column[1:])]
-  widths = [max(map(len, column)) for column in columns[:-1]]
-  lines = ['  '.join([
-      *(cell.ljust(width) for cell, width in zip(row, widths)), row[-1]]
-                     ).rstrip() for row in zip(*columns)]
+  widths = [max(map(len, column)) for column in columns]
+  lines = ['  '.join(map(str.ljust, row, widths)).rstrip()
+           for row in zip(*columns)]
   if any(kernel.picks and kernel.picks[0].over_default for kernel in kernels):
     lines.append("analytic time: the best tile's against the default's, by "
                  'formula; it does not predict the gain, so measure both')
@@ -124,7 +119,7 @@ def _summary_row(kernel: Advice) -> tuple[str, ...]:
   if not kernel.picks:
     return name, share, 'no choice', '', '', '', kernel.op_name
   best, default = kernel.picks[0], kernel.default
-  is_known = kernel.default_from != FROM_TIME
+  is_known = kernel.default_from != kernel_sources.FROM_TIME
   return (name, share, best.bounds, best.against_default,
           default.bounds if is_known else '',
           f'{default.place:,} of {kernel.scored:,}' if is_known else '',

@@ -21,7 +21,7 @@ from tpu_graphs_ext.engine import out_of_range, scoring
 from tpu_graphs_ext.engine.settings import TOP_CONFIGS, LoadSettings
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import features
-from tpu_graphs_ext.serving import kernel_sources, tile_advice
+from tpu_graphs_ext.serving import kernel_sources
 from tpu_graphs_ext.serving.kernel_sources import never_timed
 from tpu_graphs_ext.serving.tile_advice import Advice, Pick, SourceAdvice
 
@@ -39,14 +39,11 @@ def advise(model_dir: str, names: list[str], *, shapes: str = '',
            tpu: str = kernel_sources.DEFAULT_TPU, jax_python: str = '',
            top_k: Optional[int] = TOP_CONFIGS,
            loading: LoadSettings = LoadSettings()) -> list[SourceAdvice]:
-  """Ranks the legal tiles of kernels, whether or not they were ever timed.
+  """Ranks the legal tiles of the kernels of each source.
 
-  Args:
-    model_dir, loading: see `scoring.load_ranker`.
-    names, shapes, tpu, jax_python: see `kernel_sources.read_source`.
-    top_k: tiles to return for each kernel; None for all.
-
-  Returns an entry for each name, with what cannot be ranked in its faults.
+  See `scoring.load_ranker` for `model_dir` and `loading`, and
+  `kernel_sources.read_source` for the others. `top_k` tiles are returned for
+  each kernel, None for all; what cannot be ranked is in the faults.
 
   Raises UserError if the model cannot be loaded, or is for other hardware.
   """
@@ -175,10 +172,9 @@ def _default(found: kernel_sources.SourceKernel,
              tiles: np.ndarray) -> tuple[int, str]:
   """(place among the tiles, where it is from)."""
   row = kernel_sources.default_of(found.kernel)
-  if row is None:
-    # The model's own constants may be learned; a compiler does not know them.
+  if row is None:  # By a TPU v3's constants, not by those that a model learned.
     times = explain.Explainer(found.kernel).terms(tiles).time
-    return int(np.argmin(times)), tile_advice.FROM_TIME
+    return int(np.argmin(times)), kernel_sources.FROM_TIME
   wanted = explainer.tiles(found.kernel.config_feat[row:row + 1])
   return int((tiles == wanted).all(axis=1).argmax()), found.default_from
 
