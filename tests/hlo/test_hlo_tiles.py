@@ -92,7 +92,6 @@ def test_units_of_the_filter_may_differ():
 
 def test_bound_candidates():
   assert tiles.bound_candidates(26) == [26, 13, 9, 7, 6, 5, 4, 3, 2, 1]
-  assert tiles.bound_candidates(1) == [1]
   # 125 / n = 125, 62.5, 41.7, 31.3, ... in multiples of 16.
   assert tiles.bound_candidates(125, 16) == [125, 64, 48, 32, 16]
   assert tiles.bound_candidates(24, 16) == [24, 16]

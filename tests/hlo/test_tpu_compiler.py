@@ -40,14 +40,9 @@ def optimized():
   return module
 
 
-def split(module):
-  """(modules of the kernels, the program)."""
-  program = tpu_compiler.kernels_of(module)
-  return [kernel.module for kernel in program.kernels], program
-
-
 def test_fusions_of_the_entry_and_its_loops():
-  modules, program = split(optimized())
+  program = tpu_compiler.kernels_of(optimized())
+  modules = [kernel.module for kernel in program.kernels]
   assert [(kernel.module.name, kernel.runs) for kernel in program.kernels] == [
       ('copy.124', 1), ('fusion.112', 1), ('fusion.113', 1)]
   assert program.passed_over == {'sort': 1} and program.open_loops == 1
@@ -101,13 +96,13 @@ def test_trips_of_a_loop():
 
 def test_scalar_constants_stay_and_so_does_a_single_kernel():
   module = convolution()
-  assert split(module)[0][0] is module
+  assert tpu_compiler.kernels_of(module).kernels[0].module is module
   module = elementwise([64, 256])
   entry = module.computations[0]
   add(entry, 12, 'constant', [])
   add(entry, 13, 'pad', [72, 256], operands=[11, 12])
   entry.root_id = 13
-  pad = split(module)[0][1].computations[-1]
+  pad = tpu_compiler.kernels_of(module).kernels[1].module.computations[-1]
   assert [node.opcode for node in pad.instructions] == [
       'parameter', 'constant', 'pad']
 

@@ -69,6 +69,10 @@ def test_tiles_are_bounds_pairs_or_rows():
 
 
 def test_bounds_are_those_of_the_kernel(model):
+  said = model.explain(TILED, [16, 32])
+  assert said == explained(TILED, features.config_features([], [16, 32]))
+  choice = model.rank(TILED, top=1, bounds=[[16, 32]]).choices[0]
+  assert model.explain(saved_run.arrays_of(TILED), choice) == said
   tile = ([2, 4, 1, 1], [3, 1, 16, 1])
   assert model.explain(CONVOLUTION, tile).kernel_bounds == (3, 1, 16, 1)
   assert model.score(CONVOLUTION, [tile]).shape == (1,)
@@ -98,8 +102,7 @@ def test_ranking_of_given_tiles(model):
   scores = model.score(TILED, tiles)
   assert scores[1] == scores[3] != scores[0]
   best = ranking.choices[0]
-  assert best.index == np.argmin(scores)
-  assert best.output_bounds == tiles[best.index]
+  assert best.output_bounds == tiles[np.argmin(scores)]
   assert best.runtime_ns is None  # What was measured is of other tiles.
 
 
@@ -137,13 +140,6 @@ def test_nothing_is_compiled_after_loading(saved_model_dir, monkeypatch):
   for kernel in KERNELS:
     model.rank(kernel)
   assert len(traced) == calls
-
-
-def test_explains_a_tile(model):
-  said = model.explain(TILED, [16, 32])
-  assert said == explained(TILED, features.config_features([], [16, 32]))
-  choice = model.rank(TILED, top=1, bounds=[[16, 32]]).choices[0]
-  assert model.explain(saved_run.arrays_of(TILED), choice) == said
 
 
 class WithConstants:
@@ -231,10 +227,8 @@ def test_equal_arrays_are_scored_once(counted, tmp_path):
 
 def test_the_cache_keeps_the_last_tiles(counted):
   model, calls = counted
-  for shift in (0, 1, 0, 2, 0):  # Two kernels of eight tiles fit.
+  for shift in (0, 1, 0, 2, 0, 1):  # Two kernels of eight tiles fit.
     model.score(KERNEL, TILES + shift)
-  assert len(calls) == 3
-  model.score(KERNEL, TILES + 1)
   assert len(calls) == 4
   for _ in range(2):  # More than the cache holds.
     model.score(REPEATING)

@@ -10,7 +10,6 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
-from tensorflow.core.protobuf import saved_model_pb2
 
 from support import model_checks, saved_run, tiny_kernels
 from support.places import PROJECT, SUPPORT
@@ -62,16 +61,13 @@ def test_scores_of_kernels(loaded, expected):
   assert (known != expected[0]).any()
 
 
-def test_the_signature_says_types_and_shapes(exported):
-  with open(os.path.join(exported, 'saved_model.pb'), 'rb') as file:
-    graph, = saved_model_pb2.SavedModel.FromString(file.read()).meta_graphs
-  inputs = {
-      name: (tf.as_dtype(spec.dtype).name,
-             [dim.size for dim in spec.tensor_shape.dim])
-      for name, spec in graph.signature_def[export.SIGNATURE].inputs.items()}
-  assert inputs == {
-      'node_feat': ('float32', [-1, 140]), 'node_opcode': ('uint8', [-1]),
-      'edge_index': ('int64', [-1, 2]), 'config_feat': ('float32', [-1, 24])}
+def test_the_signature_says_types_and_shapes(loaded):
+  _, inputs = loaded.signatures[export.SIGNATURE].structured_input_signature
+  assert {name: (spec.dtype.name, spec.shape.as_list())
+          for name, spec in inputs.items()} == {
+      'node_feat': ('float32', [None, 140]), 'node_opcode': ('uint8', [None]),
+      'edge_index': ('int64', [None, 2]),
+      'config_feat': ('float32', [None, 24])}
 
 
 def test_tensors_that_make_no_sense(loaded):

@@ -86,6 +86,10 @@ def test_what_cannot_be_ranked(tmp_path):
       ('.', 'cannot be read')):
     with pytest.raises(UserError, match=rule):
       kernel_sources.read_source(name)
+  for content in (b'', b'HloModule text', b'\xff' * 40):
+    (tmp_path / 'a.pb').write_bytes(content)
+    with pytest.raises(UserError, match=r'a\.pb: its .* are not a whole Hlo'):
+      kernel_sources.read_source(str(tmp_path / 'a.pb'))
   module = elementwise([64, 256])
   module.computations[0].instructions[1].operand_ids[0] = 77
   source = kernel_sources.read_source(

@@ -122,17 +122,11 @@ def test_wrong_blocks():
     blocks.rank_blocks(PRODUCT, 'v5e', GIVEN[:1])
 
 
-FUNCTIONS = """
-import tensorflow as tf
-def product(x, w):
-  return tf.matmul(x, w)
-"""
 SHAPES = 'f32[512,256] f32[256,1024]'
 
 
-def test_the_command(tmp_path, capsys):
-  (tmp_path / 'f.py').write_text(FUNCTIONS)
-  flags = ['rank', f'{tmp_path}/f.py:product', f'--shapes={SHAPES}', '--tpu=v3']
+def test_the_command(capsys):
+  flags = ['rank', 'tensorflow:matmul', f'--shapes={SHAPES}', '--tpu=v3']
   assert cli.main([*flags, '--blocks=512x256x256 256x256x256', '--json']) == 0
   ranking = json.loads(capsys.readouterr().out)
   assert ranking['product']['k'] == 256 and len(ranking['choices']) == 2
@@ -141,10 +135,7 @@ def test_the_command(tmp_path, capsys):
 
 
 def test_from_a_model(saved_model_dir):
-  def product(x, w):
-    return tf.matmul(x, w)
-
   ranking = CostModel.load(saved_model_dir).rank(
-      product, SHAPES, blocks='usual', tpu='v5e', top=3)
+      tf.matmul, SHAPES, blocks='usual', tpu='v5e', top=3)
   assert len(ranking.choices) == 3 < ranking.candidates
   assert ranking.product == Product(1, 512, 256, 1024, 4, 4, 4)
