@@ -2,7 +2,6 @@
 
 import os
 import sys
-import xml.etree.ElementTree as ElementTree
 
 import numpy as np
 import pytest
@@ -175,16 +174,6 @@ def test_tables_of_runs(monkeypatch):
 
 
 # ------------------------------------------------------------------- the page
-
-
-def test_bars_have_full_names_and_equal_ones_give_equal_figures():
-  look = page.look_of(0, 'MyModel, learning_rate=0.01')
-  blocks = [('one', [(look, 1.0, 0.5, 2.0)]),
-            ('', [(look, 3.0, np.nan, np.nan)])]
-  svg = page.forest(blocks, 'in % (log scale)', True)
-  assert ElementTree.fromstring(svg).tag.endswith('svg')
-  for text in ('>one<', '>MyModel,<', '>learning_rate=0.01<', '(log scale)'):
-    assert text in svg, text
 
 
 def test_without_its_packages_there_is_one_clear_error(monkeypatch):

@@ -10,10 +10,6 @@ from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.sweep import pool
 
 
-def doubled(item):
-  return 2 * item
-
-
 def refused(item):
   if item == 'user':
     raise UserError('a.json: lr must be positive')

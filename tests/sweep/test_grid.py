@@ -34,12 +34,10 @@ SEARCH = {**MODEL, 'search': {'method': 'bayes', 'configurations': 3}}
 MANY = list(range(1, 1001))
 FAULTS = [
     ('{', 'is not JSON'),
-    ([], 'must be an object; got []'),
     ({}, "missing 1 required positional argument: 'models'"),
     ({'model': ['MLP']}, 'must have the keys models, task, kwargs, settings'),
     ({'models': [{'model': 'MLP', 'kwargs': {'hiden_dim': 3}}]},
      "models[0]: --model_kwargs_json: MLP has no argument 'hiden_dim'"),
-    ({**MODEL, 'kwargs': 3}, 'kwargs: must be an object of names and values'),
     ({**MODEL, 'settings': {'seed': 3}},
      'models[0]: settings: must be flags of train that the sweep does not set'),
     ({**MODEL, 'settings': {'lr': [0.1, -1]}}, '--lr=-1: must be a positive'),

@@ -29,10 +29,6 @@ def found_by_workers(monkeypatch):
       [str(PROJECT), str(TESTS), os.environ.get('PYTHONPATH', '')]))
 
 
-def run(function, items, **chosen):
-  return sorted(pool.run(function, items, **chosen))
-
-
 def is_gone(process):
   """Whether it has ended; a zombie, whose parent is gone, has."""
   try:
@@ -45,8 +41,8 @@ def is_gone(process):
 def test_results_come_by_key(monkeypatch):
   monkeypatch.setenv(threads.VARIABLE, '7')  # Workers have what is set.
   items = [(f'k{number}', number) for number in range(3)]
-  assert run(pool_tasks.doubled_by_threads, items, workers=2) == [
-      pool.Outcome(f'k{number}', (2 * number, '7')) for number in range(3)]
+  assert sorted(pool.run(pool_tasks.doubled_by_threads, items, workers=2)) == [
+      (f'k{number}', (2 * number, '7'), '') for number in range(3)]
 
 
 def test_what_a_task_raises_is_the_error_of_its_item():
@@ -62,7 +58,7 @@ def test_what_a_task_raises_is_the_error_of_its_item():
 def test_a_task_whose_worker_dies_is_tried_again(tmp_path):
   items = [('once', (tmp_path / 'once', 1)), ('never', (tmp_path / 'never', 0)),
            ('always', (tmp_path / 'always', 99))]
-  assert run(pool_tasks.killed, items, workers=2) == [
+  assert sorted(pool.run(pool_tasks.killed, items, workers=2)) == [
       pool.Outcome('always', None, pool.died(pool.TRIES)),
       pool.Outcome('never', 1), pool.Outcome('once', 2)]
   lines = (tmp_path / 'always').read_text().split()
@@ -79,9 +75,7 @@ if __name__ == '__main__':
   # A shell starts commands in the background without it.
   signal.signal(signal.SIGINT, signal.default_int_handler)
   items = [(path, path) for path in sys.argv[1:]]
-  for outcome in pool.run(pool_tasks.waits_until_unwanted, items,
-                            workers=len(items)):
-    print(outcome)
+  list(pool.run(pool_tasks.waits_until_unwanted, items, workers=len(items)))
 '''
 
 
@@ -121,14 +115,13 @@ def address(tmp_path_factory):
 def test_a_worker_of_a_cluster_dies(address, tmp_path):
   items = [('once', (tmp_path / 'once', 1)),
            ('always', (tmp_path / 'always', 99))]
-  always, once = run(pool_tasks.killed, items, scheduler=address)
+  always, once = sorted(pool.run(
+      pool_tasks.killed, items, scheduler=address))
   # It may have been beside the other when that one's worker died.
   assert pool.is_death(once.error) or once.result >= 2
   assert always.error == pool.died(4)
-  assert run(pool_tasks.doubled, [('a', 1)], scheduler=address) == [
-      ('a', 2, '')]
-  assert run(pool_tasks.refused, [('a', 'user')], scheduler=address) == [
-      ('a', None, 'a.json: lr must be positive')]
+  assert list(pool.run(pool_tasks.refused, [('a', 'user')], scheduler=address)
+              ) == [('a', None, 'a.json: lr must be positive')]
 
 
 @pytest.mark.slow
@@ -151,7 +144,8 @@ def test_a_scheduler_that_is_not_there_or_goes_away(monkeypatch, tmp_path):
   with monkeypatch.context() as patch:
     patch.setattr(pool, '_ANSWER_SECONDS', 1)
     with pytest.raises(UserError, match='no scheduler with workers answers'):
-      run(pool_tasks.doubled, [('a', 1)], scheduler='tcp://127.0.0.1:9')
+      list(pool.run(pool_tasks.its_process, [('a', 1)],
+                    scheduler='tcp://127.0.0.1:9'))
   monkeypatch.setattr(pool, '_WORKER_SECONDS', dask_cluster.SECONDS)
   with pytest.raises(UserError, match='no scheduler with workers answers'):
     with dask_cluster.started(tmp_path, workers=1) as address:

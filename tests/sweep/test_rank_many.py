@@ -140,15 +140,15 @@ def test_another_model_uses_no_row(ranked, interrupted, inline,
                                    saved_model_dir, tmp_path):
   copy = tmp_path / 'model_copy'
   shutil.copytree(saved_model_dir, copy)
-  run = saved_model_dir.replace('model_', 'run_') + '.jsonz'
-  shutil.copy(run, tmp_path / 'run_copy.jsonz')
-  # The same content under another name is the same model.
-  for left, change in (('456', None), ('0123456', b'other')):
-    if change:
-      (copy / 'fingerprint.pb').write_bytes(change)
-    interrupted()
-    ranked(model_dir=copy)
-    assert numbers(inline) == left
+  shutil.copy(saved_model_dir.replace('model_', 'run_') + '.jsonz',
+              tmp_path / 'run_copy.jsonz')
+  interrupted()
+  ranked(model_dir=copy)  # The same content under another name.
+  assert numbers(inline) == '456'
+  interrupted()
+  (copy / 'fingerprint.pb').write_bytes(b'other')
+  ranked(model_dir=copy)
+  assert numbers(inline) == '0123456'
 
 
 def test_files_that_cannot_be_ranked_have_rows(ranked, folder, tmp_path):
@@ -185,14 +185,12 @@ def test_a_file_whose_worker_dies_costs_no_other_its_row(ranked, inline):
 
 def test_the_command(saved_model_dir, folder, tmp_path, inline, capsys):
   (folder / 'net_1.npz').write_bytes(b'no archive')
-  out = tmp_path / 'out.jsonl'
   call = ['rank', '--dir', saved_model_dir, '--data', str(folder), '--workers',
-          '2', '--out', str(out), '--all']
+          '2', '--out', str(tmp_path / 'out.jsonl'), '--all']
   assert cli.main(call) == 1
   told = capsys.readouterr()
   assert '6 kernels with 21 tiles ranked, of 7 files' in told.out
   assert told.err.count('error: ') == 1 and 'net_1.npz' in told.err
-  assert len(rows_in(out.read_bytes())[0]['choices']) == 4
   (folder / 'net_1.npz').unlink()
   assert cli.main(call) == 0
 
@@ -202,8 +200,7 @@ def test_flags_that_do_not_go_together(capsys):
       ('--out=a.jsonl', 'goes with --workers'),
       ('--workers=2 --out=gs://a/out.jsonl', 'must be the path of a .jsonl'),
       ('--scheduler=tcp://a:1', '--workers needs --out'),
-      ('--workers=2 --out=a.jsonl --shapes=f32[8]', 'workers rank files'),
-      ('--workers=2 --out=a.jsonl --tpu=v9 a.npz', "'v9' is not a TPU gener")):
+      ('--workers=2 --out=a.jsonl --shapes=f32[8]', 'workers rank files')):
     assert cli.main(['rank', '--dir=m', *flags.split()]) == 1
     assert rule in capsys.readouterr().err, flags
 

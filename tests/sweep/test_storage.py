@@ -66,9 +66,8 @@ def test_a_change_of_the_same_age_behind_a_link_is_seen(tmp_path):
 
 def test_a_file_elsewhere_is_copied_for_a_while(folder):
   file, = storage.find(f'{folder}/a.npz', ())
-  with storage.local_copy(file) as path:
-    with open(path) as copy:
-      assert copy.read() == os.path.basename(path) == 'a.npz'
+  with storage.local_copy(file) as path, open(path) as copy:
+    assert copy.read() == os.path.basename(path) == 'a.npz'
   assert os.path.exists(path) == ('://' not in folder)
   with pytest.raises(UserError, match=r'memory:///x.npz: cannot be read \('):
     with storage.local_copy(storage.Found('x.npz', 'memory:///x.npz', '')):

@@ -76,13 +76,18 @@ def test_faults_come_before_any_trial(swept, tmp_path):
   assert not swept.crew.done
 
 
-def test_folders_that_are_refused(swept, tmp_path):
-  (tmp_path / 'out').mkdir()
-  with files.held_folder(str(tmp_path / 'out')):
+def test_folders_and_journals_that_are_refused(swept, tmp_path):
+  out = tmp_path / 'out'
+  out.mkdir()
+  with files.held_folder(str(out)):
     with pytest.raises(UserError, match='another sweep is at work in this'):
       swept()
-  (tmp_path / 'out' / 'trials.csv').write_text('my,trials\n')
+  (out / 'trials.csv').write_text('my,trials\n')
   with pytest.raises(UserError, match=r'trials\.csv: is not a table of a'):
+    swept()
+  (out / 'trials.csv').unlink()
+  (out / trials.FILE).write_bytes(b'#\n{}\n')
+  with pytest.raises(UserError, match=r'sweep\.journal: is damaged'):
     swept()
   assert not swept.crew.done
 
@@ -106,19 +111,6 @@ def test_a_search_goes_on_with_what_it_drew(swept):
   assert len(swept(**more)[1].done) == 4
   # Other seeds: another search.
   assert len(swept(**{**search, 'seeds': [5]})[1].done) == 6
-
-
-def test_a_journal_that_is_damaged(swept, tmp_path):
-  swept(seeds=[0])
-  journal = tmp_path / 'out' / trials.FILE
-  whole = journal.read_bytes()
-  # What a full disk cut off is not missed:
-  journal.write_bytes(whole + b'{"op_code": 4, "worker')
-  assert swept(seeds=[0])[1].done == []
-  assert widths(swept()[1].done) == [(2, 1), (4, 1), (8, 1)]
-  journal.write_bytes(b'#' + whole)
-  with pytest.raises(UserError, match=r'sweep\.journal: is damaged'):
-    swept()
 
 
 def test_the_command(data_root, tmp_path, monkeypatch, capsys):

@@ -9,7 +9,6 @@ was killed; it is handed out again.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import glob
@@ -34,8 +33,6 @@ from tpu_graphs_ext.sweep.grid import Configuration, Grid, Prune
 _PAUSE_SECONDS = 2
 FILE = 'sweep.journal'
 STARTED, FINISHED, STOPPED, FAILED = 'started', 'finished', 'stopped', 'failed'
-
-_MOST_LINE = 1 << 20  # Bytes; Optuna writes a few hundred.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,14 +141,6 @@ def _storage(out: str) -> Any:
         'command finds what was trained by its runs') from error
 
 
-def _cut_torn_line(path: str) -> None:
-  """Removes what a full disk left of a line, as Optuna would append to it."""
-  with contextlib.suppress(FileNotFoundError), open(path, 'rb+') as file:
-    start = max(0, file.seek(0, os.SEEK_END) - _MOST_LINE)
-    file.seek(start)
-    file.truncate(start + file.read().rfind(b'\n') + 1)
-
-
 def _pruner(prune: Optional[Prune]) -> Any:
   """Asynchronous successive halving (Li et al. 2020): docs/scale.md."""
   pruners = _optuna().pruners
@@ -167,7 +156,6 @@ def opened(grid: Grid, out: str) -> Any:
   workers do not crowd.
   """
   optuna = _optuna()
-  _cut_torn_line(os.path.join(out, FILE))
   study = optuna.create_study(
       storage=_storage(out), study_name=grid.study_name, load_if_exists=True,
       direction='maximize' if grid.highest_is_best else 'minimize',
@@ -188,7 +176,7 @@ def running(study: Any, number: int) -> Any:
 
 def end(study: Any, number: int, result: dict[str, Any],
         value: Optional[float]) -> dict[str, Any]:
-  """Ends a trial; returns its row. `result` has its state, see `trials.run`."""
+  """Ends a trial; returns its row. `result` has its state, see `run`."""
   running(study, number).set_user_attr('result', result)
   if result['state'] == FINISHED and value is not None:
     study.tell(number, value)
