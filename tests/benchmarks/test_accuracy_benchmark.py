@@ -1,32 +1,22 @@
 """The accuracy benchmark on tiny data, and its tables by hand."""
 
-import functools
 import json
 import pathlib
-import shutil
 import sys
 
 import pandas as pd
 import pytest
 
-from support import (
-  eager_training,
-  tiny_kernels,
-  tiny_layout_models,
-  tiny_models,
-)
+from support import eager_training, tiny_kernels, tiny_models
 from support.places import BENCHMARKS, PROJECT
 from tpu_graphs_ext.engine import evaluate, settings
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.sweep import pool
-from tpu_graphs_ext.tasks import layout_settings
 
 sys.path.insert(0, str(BENCHMARKS))
 
 import accuracy
 import accuracy_table
-
-LAYOUTS = 'real:xla:random'
 
 
 def row(**changes):
@@ -108,7 +98,7 @@ def test_wrong_flags_are_named(tmp_path, capsys):
   for flags, message in (
       ('--data nowhere', "no data set 'nowhere'; choose from compiled_v3"),
       ('--extra_data x=/no/folder --data x', 'does not exist'),
-      (f'--task layout --data {LAYOUTS}', 'choose from sample:xla')):
+      ('--task layout --data real:xla', 'choose from sample:xla')):
     assert accuracy.main([*flags.split(), '--work_dir', str(tmp_path),
                           '--results', str(tmp_path / 'a.csv')]) == 1
     assert message in capsys.readouterr().err
@@ -127,7 +117,7 @@ def inline(function, items, *, workers):
 
 NO_RANKER = '''
 
-class NoRanker(%s):
+class NoRanker(TinyRanker):
   """Refuses to be made."""
 
   def __init__(self, num_configs, num_ops):
@@ -135,30 +125,27 @@ class NoRanker(%s):
 '''
 
 
-def finished_in(folder, module, name, *flags):
+@pytest.fixture(scope='module')
+def finished(tmp_path_factory):
   """Benchmarks a model that trains and one that is refused.
 
   Returns (folder, flags, model -> row).
   """
+  folder = tmp_path_factory.mktemp('accuracy')
+  tiny_kernels.write_data_root(folder / 'data')
   (folder / 'models.py').write_text(
-      pathlib.Path(module.__file__).read_text() + NO_RANKER % name)
+      pathlib.Path(tiny_models.__file__).read_text() + NO_RANKER)
   flags = [
-      *flags, '--models_py', str(folder / 'models.py'), '--models',
-      f'{name},NoRanker', '--seeds', '0', '--epochs', '1', '--jobs', '2',
+      '--extra_data', f'tiny={folder / "data"}', '--data', 'tiny',
+      '--models_py', str(folder / 'models.py'), '--models',
+      'TinyRanker,NoRanker', '--seeds', '0', '--epochs', '1', '--jobs', '2',
       '--work_dir', str(folder / 'work'), '--results',
       str(folder / 'accuracy.csv')]
   with pytest.MonkeyPatch.context() as patched:
     patched.delenv('TPU_GRAPHS_ROOT', raising=False)  # No real kernels.
     patched.setattr(pool, 'run', inline)
-    # The tiny programs have 12 configurations, fewer than a step draws.
-    patched.setattr(
-        layout_settings, 'LayoutTrainSettings', functools.partial(
-            layout_settings.LayoutTrainSettings, configs=6))
     assert accuracy.main(flags) == 1
-  rows = rows_of(folder)
-  assert rows['NoRanker']['status'] == 'failed'
-  assert 'will not | be made' in rows['NoRanker']['error']
-  return folder, flags, rows
+  return folder, flags, rows_of(folder)
 
 
 def rows_of(folder):
@@ -166,16 +153,10 @@ def rows_of(folder):
   return {row['name']: row for row in rows.to_dict('records')}
 
 
-@pytest.fixture(scope='module')
-def finished(tmp_path_factory):
-  folder = tmp_path_factory.mktemp('accuracy')
-  tiny_kernels.write_data_root(folder / 'data')
-  return finished_in(folder, tiny_models, 'TinyRanker', '--extra_data',
-                     f'tiny={folder / "data"}', '--data', 'tiny')
-
-
 def test_the_numbers_are_those_of_evaluate(finished):
   folder, _, rows = finished
+  assert rows['NoRanker']['status'] == 'failed'
+  assert 'will not | be made' in rows['NoRanker']['error']
   good = rows['TinyRanker']
   assert good['status'] == 'ok' and good['real_kernels'] == ''
   assert (good['valid_kernels'], good['test_kernels']) == ('12', '6')
@@ -217,29 +198,6 @@ def test_the_same_command_runs_only_what_failed(finished, monkeypatch):
   assert trained('--rerun_changed') == ['NoRanker', 'TinyRanker']
   tiny_kernels.make_kernel('new_net_0').save(str(folder / 'data' / 'train'))
   assert trained() == ['NoRanker', 'TinyRanker']
-
-
-def test_layouts_are_measured(tmp_path, layout_run):
-  root = tmp_path / 'npz'
-  shutil.copytree(layout_run[1], root)
-  shutil.copytree(root / 'xla' / 'random' / 'valid',
-                  root / 'xla' / 'random' / 'test_labelled')
-  good = finished_in(
-      tmp_path, tiny_layout_models, 'TinyLayoutRanker', '--task', 'layout',
-      '--real', str(root), '--data', LAYOUTS)[-1]['TinyLayoutRanker']
-  assert (good['valid_programs'], good['test_programs']) == ('2', '2')
-  assert '4/2/2 for train/valid/test' in good['recipe']
-  (model_dir,) = (tmp_path / 'work' / 'runs').glob('*TinyLayout*/model_*')
-  again, = evaluate.evaluate_all(
-      [str(model_dir)], loading=layout_settings.LayoutLoadSettings(
-          data_root=str(root), cache_dir='',
-          models_py=str(tmp_path / 'models.py')))
-  for column, measure in (('kendall', 'kendall'), ('random10', 'random_10')):
-    assert float(good[f'valid_{column}']) == pytest.approx(
-        again.mean[measure], rel=1e-5)
-  # All runtimes differ, and the labelled test programs are those of valid.
-  assert good['valid_most_kendall'] == '1'
-  assert good['test_top1'] == good['valid_top1']
 
 
 # ----------------------------------------------------------- the README's table
