@@ -69,15 +69,9 @@ def test_what_is_no_run_gets_one_message_and_the_rest_is_read(tmp_path):
 
 def test_runs_of_both_tasks_do_not_compare(tmp_path):
   write_run(tmp_path, run_info())
-  found, _ = runs.find([str(tmp_path)])
-  args = {**found[0].info['args'], 'keep_nodes': 5}
-  other = runs.Run('x', {**found[0].info, 'args': args}, None)
-  assert other.task == 'layout'
-  with pytest.raises(UserError, match='one task; they are of layout, tile'):
-    runs.of_one_task([*found, other], '')
-  assert runs.of_one_task([*found, other], 'layout') == [other]
-  with pytest.raises(UserError, match=r'--task=layout: .*they are of tile'):
-    runs.of_one_task(found, 'layout')
+  write_run(tmp_path, run_info(keep_nodes=5, source='xla', search='random'))
+  with pytest.raises(UserError, match='of two tasks, layout and tile; name'):
+    runs.find([str(tmp_path)])
 
 
 # ------------------------------------------------------------------ grouping

@@ -177,8 +177,6 @@ def stats(args: Namespace) -> None:
         flag('--data', 'PATH', 'labelled kernels: a folder of .npz files, one '
              '.npz or a .pb; empty: the split valid of --data_root, or without '
              'that flag of the data root that the runs were trained on', ''),
-        flags.choice('--task', ('', *flags.TASKS), 'whose runs to report; '
-                     'empty: all, if they are of one task', ''),
         flag('--kernels', 'N', 'number of the worst and of the best kernels of '
              'each group of runs to show one by one', KERNELS,
              type=not_negative),
@@ -188,7 +186,7 @@ def report(args: Namespace) -> None:
   from tpu_graphs_ext.report import report
   print(report.report(
       args.runs, out=args.out, data=args.data, num_kernels=args.kernels,
-      task=args.task, loading=flags.given(args, LoadSettings)))
+      loading=flags.given(args, LoadSettings)))
 
 
 @flags.verb(

@@ -16,13 +16,13 @@ from tpu_graphs_ext.engine.settings import LoadSettings
 from tpu_graphs_ext.report import KERNELS, compare, kernels, page
 from tpu_graphs_ext.report.compare import Looks
 from tpu_graphs_ext.report.measure import Comparison, measure, measures_of
-from tpu_graphs_ext.report.runs import Group, find, grouped, of_one_task, shown
+from tpu_graphs_ext.report.runs import Group, find, grouped, shown
 
 _log = logging.getLogger(__name__)
 
 
 def report(paths: Sequence[str], *, out: str, data: str = '',
-           num_kernels: int = KERNELS, task: str = '',
+           num_kernels: int = KERNELS,
            loading: LoadSettings = LoadSettings()) -> str:
   """Writes a page about training runs; returns its path.
 
@@ -33,17 +33,16 @@ def report(paths: Sequence[str], *, out: str, data: str = '',
     out: the file to write.
     data, loading: see `measure`.
     num_kernels: of the worst and of the best kernels of each group.
-    task: 'tile' or 'layout'; '': the one task of all runs.
 
   Raises:
-    UserError: there is no run of one task, a package of the extra [report] is
-      not installed, or the file cannot be written.
+    UserError: there is no run, there are runs of two tasks, the extra [report]
+      is not installed, or the file cannot be written.
   """
   page.require_packages()
   path = output_paths.check_file(
       '--out', out, page.START, 'report of this package')
   found, problems = find(paths)
-  groups = grouped(of_one_task(found, task))
+  groups = grouped(found)
   comparison = measure(groups, data, loading, problems)
   for problem in problems:
     _log.warning('%s', problem)

@@ -99,7 +99,7 @@ def find(paths: Sequence[str]) -> tuple[list[Run], list[str]]:
   """The runs that paths name, and what was wrong with others.
 
   Paths are model folders, run files, or folders of them, at any depth. Raises
-  UserError without a single run.
+  UserError without a single run, or with runs of both tasks.
   """
   found, problems = {}, []
   for path in paths:
@@ -118,17 +118,10 @@ def find(paths: Sequence[str]) -> tuple[list[Run], list[str]]:
     raise UserError('\n  '.join(
         ['there is no run to report; name the --out_dir of a training:',
          *problems]))
+  if len(of := sorted({run.task for run in found.values()})) > 1:
+    raise UserError(f'the runs are of two tasks, {" and ".join(of)}; name '
+                    'folders or runs of one')
   return list(found.values()), list(dict.fromkeys(problems))
-
-
-def of_one_task(found: Sequence[Run], task: str) -> list[Run]:
-  """The runs of a task; '': of any, but only one. UserError without any."""
-  chosen = [run for run in found if run.task == (task or run.task)]
-  if len({run.task for run in chosen}) != 1:
-    raise UserError(
-        f'--task={task}: the runs must be of one task; they are of '
-        f'{", ".join(sorted({run.task for run in found}))}')
-  return chosen
 
 
 def _run_paths(path: str) -> list[str]:
