@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
@@ -41,11 +40,11 @@ def section(comparison: Comparison, looks: Looks) -> dict[str, Any]:
   data = f'{len(rows)} labelled {task.problem}s'
   if task.name == 'tile':
     data += f', programs: {rows["program"].nunique()}'
-  every = {'': np.ones(len(rows), bool)}
+  every = _parts(comparison, measures[0], {'': rows.index >= 0})
   return {
       'title': title, 'certainty': certainty,
       'data': f'{data}: {comparison.source}', 'means': means_table(comparison),
-      'overall': _figure(comparison, measures[0], '', every, looks),
+      'overall': _figure(measures[0], '', f'{task.problem}s', every, looks),
       'programs': by(comparison, 'program', looks),
       'kinds': by(comparison, 'kind', looks),
       'distributions': [
@@ -124,11 +123,15 @@ def means_table(comparison: Comparison) -> page.Table:
       'Mean [95 % interval]',
       ('who chooses', *(measure.name for measure in values)),
       ((name + runs.get(name, ''), *(
-          measure.cell(of[name]) if name in of else page.NOTHING
+          page.interval(*mean_interval(of[name]), measure.digits)
+          if name in of else page.NOTHING
           for measure, of in values.items())) for name in names))
 
 
 # ------------------------------------------------------------------- by part
+
+# A part's name, its number of problems, and who chooses -> (mean, low, high).
+Part = tuple[str, int, dict[str, tuple[float, float, float]]]
 
 
 def by(comparison: Comparison, column: str, looks: Looks) -> dict[str, Any]:
@@ -138,26 +141,38 @@ def by(comparison: Comparison, column: str, looks: Looks) -> dict[str, Any]:
   """
   if column not in comparison.rows or comparison.rows[column].nunique() < 2:
     return {}
-  labels = comparison.rows[column]
+  labels, nouns = comparison.rows[column], f'{comparison.task.problem}s'
   common = labels.value_counts().sort_index().sort_values(
       ascending=False, kind='stable').index
-  parts = {f'all {comparison.task.problem}s': labels.notna().to_numpy(),
-           **{name: (labels == name).to_numpy() for name in common}}
-  drawn = dict(itertools.islice(parts.items(), MOST_DRAWN + 1))
-  return {'figures': [_figure(comparison, measure, column, drawn, looks)
-                      for measure in comparison.measures],
-          'tables': [_table(comparison, measure, column, parts)
-                     for measure in comparison.measures]}
+  masks = {f'all {nouns}': labels.notna(),
+           **{name: labels == name for name in common}}
+  figures, tables = [], []
+  for measure in comparison.measures:
+    parts = _parts(comparison, measure, masks)
+    figures.append(_figure(
+        measure, column, nouns, parts[:MOST_DRAWN + 1], looks))
+    tables.append(page.table(
+        f'{measure.name}, mean [95 % interval]', (column, nouns, *parts[0][2]),
+        ((name, str(number), *(page.interval(*found, measure.digits)
+                               for found in of.values()))
+         for name, number, of in parts)))
+  return {'figures': figures, 'tables': tables}
 
 
-def _figure(comparison: Comparison, measure: Measure, what: str,
-            parts: Mapping[str, np.ndarray], looks: Looks) -> page.Figure:
-  """A block for each of `parts`, bool [problems] by name, with their means."""
-  values, nouns = comparison.values(measure), f'{comparison.task.problem}s'
-  blocks = [(f'{name} ({mask.sum()})' if name else '', [
-      (looks[column], *mean_interval(values[column][mask]))
-      for column in values if values[column][mask].notna().any()])
-            for name, mask in parts.items()]
+def _parts(comparison: Comparison, measure: Measure,
+           masks: Mapping[str, pd.Series]) -> list[Part]:
+  values = comparison.values(measure)
+  return [(name, mask.sum(), {who: mean_interval(values[who][mask])
+                              for who in values})
+          for name, mask in masks.items()]
+
+
+def _figure(measure: Measure, what: str, nouns: str, parts: Sequence[Part],
+            looks: Looks) -> page.Figure:
+  """A block for each part, with the means of those who have one."""
+  blocks = [(f'{name} ({number})' if name else '', [
+      (looks[who], *found) for who, found in of.items()
+      if not math.isnan(found[0])]) for name, number, of in parts]
   said = ', '.join(f'{look.name} {page.number(mean, measure.digits)}'
                    for look, mean, *_ in blocks[0][1])
   name, better = ((measure.name, 'Higher') if measure.higher_is_better
@@ -166,17 +181,6 @@ def _figure(comparison: Comparison, measure: Measure, what: str,
       f'{name} by {what}' if what else f'{name}, mean of all {nouns}',
       f'All {nouns}: {said}. {better} is better.',
       page.forest(blocks, measure.name, not measure.higher_is_better))
-
-
-def _table(comparison: Comparison, measure: Measure, what: str,
-           parts: Mapping[str, np.ndarray]) -> page.Table:
-  values = comparison.values(measure)
-  return page.table(
-      f'{measure.name}, mean [95 % interval]',
-      (what, f'{comparison.task.problem}s', *values),
-      ((name, str(mask.sum()), *(
-          measure.cell(values[column][mask]) for column in values))
-       for name, mask in parts.items()))
 
 
 # ------------------------------------------------------------ over problems

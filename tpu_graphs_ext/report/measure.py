@@ -14,7 +14,6 @@ from tpu_graphs_ext.engine import evaluate, metrics, scoring
 from tpu_graphs_ext.engine import task as tasks
 from tpu_graphs_ext.engine.settings import DATA_ROOT, Loading, LoadSettings
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.report import page
 from tpu_graphs_ext.report.runs import Group, Run
 
 DEFAULT = 'default tile'
@@ -29,10 +28,6 @@ class Measure(NamedTuple):
   scale: int = 1
   digits: int = 3
   higher_is_better: bool = True
-
-  def cell(self, values: pd.Series) -> str:
-    """Mean and interval, without NaN."""
-    return page.interval(*mean_interval(values), self.digits)
 
 
 def mean_interval(values: pd.Series) -> tuple[float, float, float]:

@@ -101,7 +101,6 @@ def rank_many(model_dir: str, given: Sequence[str], out: str, *,
         elif row['tile_id'] is not None:
           kernels += 1
           tiles += row['scored' if all_tiles else 'configs']
-    journal.places.clear()
   return Summary(
       f'{kernels:,} kernels with {tiles:,} tiles ranked, of {len(found):,} '
       f'files ({len(found) - len(left):,} by an earlier run), in '
@@ -259,15 +258,13 @@ def _journal(path: str, basis: str) -> Iterator[_Journal]:
   output_paths.require_file(path, _Journal.START, 'journal of rankings')
   try:
     with open(path, 'a+b') as file, files.held_folder(path):
-      journal = _Journal(file, basis)
       try:
-        yield journal
-      finally:
-        if journal.places:
-          _log.warning('the rows so far are kept in %s; the same command '
-                       'continues from there', path)
-        else:
-          os.remove(path)
+        yield _Journal(file, basis)
+      except BaseException:
+        _log.warning('the rows so far are kept in %s; the same command '
+                     'continues from there', path)
+        raise
+      os.remove(path)
   except BlockingIOError as error:
     raise UserError(f'{path}: another command is ranking into it; wait for '
                     'it, or name another --out') from error
