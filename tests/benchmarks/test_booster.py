@@ -40,8 +40,7 @@ def product():
 def test_extents_by_what_bounds_mean():
   for in_elements, logical, extents, minor_first in (
       (True, True, [20, 300], [0, 1]), (True, False, [300, 20], [1, 0]),
-      # Dimension 1 is the second most minor: ceil(300 / 8); the most minor has
-      # ceil(20 / 128).
+      # The second most minor: ceil(300 / 8); the most minor: ceil(20 / 128).
       (False, False, [38, 1], [1, 0]), (False, True, [1, 38], [0, 1])):
     reading = booster.Reading(in_elements, logical)
     found, places = reading.extents(product().node_feat[1])

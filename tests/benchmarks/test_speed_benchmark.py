@@ -37,26 +37,18 @@ def test_a_part_measured_again_replaces_its_rows(tmp_path):
       tmp_path / 'speed.md').read_text()
 
 
-def test_wrong_flags(capsys, monkeypatch):
-  monkeypatch.setattr(checkout, 'find', lambda: '/')
-  for benchmark, flag, said in (
-      (speed, '--parts=rankin', "no part 'rankin'; choose from ranking"),
-      (speed_layout, 'none.npz', 'no such file')):
-    assert benchmark.main([flag]) == 1
-    assert said in capsys.readouterr().err
-
-
 # -------------------------------------------------------------------- layouts
 
 
-@pytest.fixture
-def path(tmp_path):
-  path = str(tmp_path / 'tiny.npz')
+def tiny_program(folder):
+  path = str(folder / 'tiny.npz')
   np.savez(path, **tiny_layouts.program('tiny', 50, 7, 24))
   return path
 
 
-def test_medians_and_their_ratio(path):
+def test_medians_and_their_ratio(tmp_path):
+  path = tiny_program(tmp_path)
+
   def answer(seconds):
     part = {'seconds': seconds, 'processor seconds': 2 * seconds,
             'memory': 60.0}
@@ -72,12 +64,13 @@ def test_medians_and_their_ratio(path):
 
 
 @pytest.mark.baseline
-def test_both_sides_have_the_same_scores(path, tmp_path):
+def test_both_sides_have_the_same_scores(tmp_path):
   if checkout.find() is None:
     pytest.skip(f'needs {checkout.ROOT_VARIABLE}')
   out = tmp_path / 'results' / 'speed.md'
   out.parent.mkdir()
-  assert speed_layout.main([path, '--repeats=1', f'--out={out}']) == 0
+  assert speed_layout.main(
+      [tiny_program(tmp_path), '--repeats=1', f'--out={out}']) == 0
   difference = out.read_text().split('Largest difference of a score: ')[1]
   assert float(difference.split()[0]) < 1e-5
 

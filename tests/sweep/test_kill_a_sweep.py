@@ -1,7 +1,4 @@
-"""A sweep on two Dask workers, of which one is killed, as is the sweep, twice.
-
-Real processes and trainings, of a tiny model.
-"""
+"""A sweep on two Dask workers; one is killed, and twice the sweep."""
 
 import os
 import signal
@@ -41,7 +38,7 @@ def kill_a_worker(address):
       return [worker for worker, keys in client.processing().items() if keys]
 
     assert wait_for(busy, SECONDS)
-    victim = busy()[0]
+    victim, *_ = busy()
     os.kill(client.run(os.getpid, workers=[victim])[victim], signal.SIGKILL)
 
 

@@ -1,8 +1,4 @@
-"""Items through workers that raise, die and are interrupted.
-
-The processes are real, and none imports TensorFlow; the slow tests have a Dask
-cluster of two workers on this machine.
-"""
+"""Items through real workers, of which some raise, die or are interrupted."""
 
 import os
 import pathlib

@@ -1,7 +1,4 @@
-"""Ranking many files, one after the other in this process.
-
-With processes, and what kills them: tests/sweep/test_rank_killed.py.
-"""
+"""Ranking many files, one after the other in this process."""
 
 import dataclasses
 import json

@@ -10,17 +10,14 @@ from tpu_graphs_ext.sweep import pool, sweep, trials
 pytest.importorskip('optuna', reason='needs the extra [scale]')
 
 
-@pytest.fixture(scope='module')
-def data_root(tmp_path_factory):
-  return fake_trials.write_data(tmp_path_factory.mktemp('data'))
-
-
 @pytest.fixture
-def swept(data_root, tmp_path, monkeypatch):
+def swept(tmp_path, monkeypatch):
   """Returns a function that sweeps; it returns (leaderboard, pool).
 
   Keys of the grid may be given, and after how many trials Ctrl-C comes.
   """
+  data_root = fake_trials.write_data(tmp_path / 'data')
+
   def of(interrupted_after=None, retry_failed=False, **more):
     crew = of.crew = inline_pool.InlinePool()
     crew.stop_after = interrupted_after
@@ -113,12 +110,11 @@ def test_a_search_goes_on_with_what_it_drew(swept):
   assert len(swept(**{**search, 'seeds': [5]})[1].done) == 6
 
 
-def test_the_command(data_root, tmp_path, monkeypatch, capsys):
-  monkeypatch.setattr(pool, 'run', inline_pool.InlinePool())
-  monkeypatch.setattr(trials, 'run', fake_trials.trained)
-  path = fake_trials.write_grid(tmp_path, data_root, tiny_models.__file__)
+def test_the_command(swept, tmp_path, capsys):
+  swept()
   out = str(tmp_path / 'out')
-  assert cli.main(['sweep', path, '--out', out, '--workers=2']) == 0
+  assert cli.main(['sweep', str(tmp_path / 'grid.json'), '--out', out,
+                   '--workers=2']) == 0
   said = capsys.readouterr().out.splitlines()
   assert said[0].split()[:7] == [
       'rank', 'model', 'width', 'seeds', 'trials', 'stopped', 'failed']

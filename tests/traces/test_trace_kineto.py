@@ -31,13 +31,13 @@ def test_calls_lie_within_one_another():
 
 
 def test_times_that_were_cut_off_to_whole_microseconds():
-  assert around(traced(op('outer', 10, 3), op('inner', 11, 3)),
-                'inner') == 'outer'
-  # The next call begins where this one ends: beside it, not within.
-  assert around(traced(op('one', 10, 3), op('next', 13, 1)), 'next') is None
-  # Nor does one that goes on for longer.
-  assert around(traced(op('a', 0, 99), op('one', 10, 20), op('two', 20, 20)),
-                'two') == 'a'
+  for outer, inner, expected in (
+      (op('one', 10, 3), op('two', 11, 3), 'one'),
+      # Where the next call begins this one ends: it is beside it.
+      (op('one', 10, 3), op('two', 13, 1), None),
+      # Nor does one contain a call that goes on for longer.
+      (op('one', 10, 20), op('two', 20, 20), None)):
+    assert around(traced(outer, inner), 'two') == expected
 
 
 def test_events_without_times_are_left_out():

@@ -1,8 +1,6 @@
 """Traces that others recorded, none of which is in this repository.
 
-TPU_GRAPHS_TRACES names a folder that holds them, at any depth: for example
-tests/data of facebookresearch/HolisticTraceAnalysis, and the unpacked
-et_replay/tests/inputs of facebookresearch/param.
+TPU_GRAPHS_TRACES names a folder that holds those of docs/traces.md, unpacked.
 """
 
 import os
