@@ -24,22 +24,17 @@ RUN_INFO = {'args': {'model': 'M', 'model_kwargs_json': '{}', 'configs': 2}}
 HASH = artifacts.train_hash(RUN_INFO['args'])
 
 
-def verdict_in(folder) -> verify.Verdict:
-  """Of a model folder with its run file, and a models.py."""
-  model_dir = folder / 'out' / f'model_{HASH}'
+@pytest.fixture
+def verdict(monkeypatch, tmp_path):
+  """What `verify` finds of a model folder with its run file, and models.py."""
+  model_dir = tmp_path / 'out' / f'model_{HASH}'
   (model_dir / 'variables').mkdir(parents=True)
   (model_dir / 'saved_model.pb').write_bytes(b'graph')
   (model_dir / 'variables' / 'variables.index').write_bytes(b'index')
-  artifacts.save_run_file(RUN_INFO, str(folder / 'out'))
-  (folder / 'mine.py').write_text('# mine\n')
-  return verify.Verdict(
-      str(model_dir), str(folder / 'mine.py'), run_info=RUN_INFO)
-
-
-@pytest.fixture
-def verdict(monkeypatch, tmp_path):
-  """What `verify` finds."""
-  verdict = verdict_in(tmp_path)
+  artifacts.save_run_file(RUN_INFO, str(tmp_path / 'out'))
+  (tmp_path / 'mine.py').write_text('# mine\n')
+  verdict = verify.Verdict(
+      str(model_dir), str(tmp_path / 'mine.py'), run_info=RUN_INFO)
   monkeypatch.setattr(verify, 'verify', lambda *_, **__: verdict)
   return verdict
 
@@ -233,21 +228,12 @@ def test_damaged_submissions(packed, tmp_path, rounds):
     assert found is None or found == sound, seed
 
 
-@pytest.fixture(scope='module')
-def sound(tmp_path_factory) -> str:
-  """A submission for many tests."""
-  folder = tmp_path_factory.mktemp('packed')
-  with open(folder / 'sound.zip', 'wb') as file:
-    zip_file.write(file, verdict_in(folder))
-  return str(folder / 'sound.zip')
-
-
 @damage.examples(50)
 @hypothesis.given(path=hypothesis.strategies.lists(
     hypothesis.strategies.integers(0, 9), max_size=3), value=damage.JSON)
-def test_any_manifest(tmp_path_factory, sound, path, value):
+def test_any_manifest(packed, tmp_path, path, value):
   def change(members):
     members['MANIFEST.json'] = json.dumps(damage.with_something_else(
         json.loads(members['MANIFEST.json']), path, value)).encode()
 
-  unpacked(rewritten(sound, change), tmp_path_factory.mktemp('any'))
+  unpacked(rewritten(packed, change), tmp_path)

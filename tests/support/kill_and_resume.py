@@ -128,8 +128,7 @@ def killed_run(folder: str, model: str, out: str, kills: int, longest: float,
   return report
 
 
-def main() -> None:
-  folder, kills, seed = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+def main(folder: str, kills: int, seed: int) -> None:
   rng = random.Random(seed)
   # Imported here, so that a forked child has it; no operation runs.
   from tpu_graphs_ext.engine import train  # noqa: F401
@@ -139,8 +138,7 @@ def main() -> None:
     code = ended(started(
         arguments(folder, model, model), f'{folder}/{model}.log'))
     longest[model] = time.monotonic() - start
-    print(json.dumps({'model': model, 'codes': [code], 'whole': True,
-                      'seconds': round(longest[model], 1)}), flush=True)
+    print(json.dumps({'model': model, 'codes': [code]}), flush=True)
   # More runs than kills: on a machine that gets idle, many end before a kill.
   for number in range(10 * kills):
     if done >= kills:
@@ -150,13 +148,10 @@ def main() -> None:
     report = killed_run(folder, model, out, min(KILLS_A_RUN, kills - done),
                         longest[model], rng)
     done += len(report['killed'])
-    try:
-      report['difference'] = difference(
-          content(folder, model), content(folder, out))
-    except (OSError, ValueError) as error:
-      report['difference'] = repr(error)
+    report['difference'] = difference(
+        content(folder, model), content(folder, out))
     print(json.dumps(report), flush=True)
 
 
 if __name__ == '__main__':
-  main()
+  main(sys.argv[1], *map(int, sys.argv[2:]))
