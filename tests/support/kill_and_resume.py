@@ -17,6 +17,7 @@ import random
 import signal
 import sys
 import time
+import traceback
 
 import numpy as np
 
@@ -54,6 +55,8 @@ def started(argv: list[str], log: str) -> int:
       if '--model=EarlyJoinSAGE' not in argv:
         _save_variables_only()
       code = cli.main(argv)
+    except BaseException:
+      traceback.print_exc()
     finally:
       sys.stderr.flush()
       os._exit(code)

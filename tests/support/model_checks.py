@@ -8,7 +8,6 @@ from unittest import mock
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_gnn as tfgnn
 
 from support import tiny_kernels
 from tpu_graphs_ext import load_models
@@ -79,14 +78,6 @@ def moved_by_other_means(name: str) -> tuple[str, ...]:
   """
   return ('feature_stats',) if name.endswith(RAW) else (
       'feature_stats', 'changes')
-
-
-def make_with_variables(name: str, graph: tfgnn.GraphTensor,
-                        stats: FeatureStats | None = None) -> tf.keras.Model:
-  """`make`, called once without a trace."""
-  model = make(name, stats=stats)
-  model(graph)
-  return model
 
 
 def scores(model: tf.keras.Model, kernel: Kernel,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 
 import numpy as np
 
@@ -34,12 +33,6 @@ def save(out_dir: str, name: str = NAME, kwargs: dict | None = None) -> str:
   return artifacts.save_run(model, {
       'args': args, 'feature_stats': stats.to_json(),
       'num_ops': model_checks.NUM_OPS}, str(out_dir))[0]
-
-
-def write_kernels(folder: str) -> list[str]:
-  """The kernels as .npz files; their paths."""
-  os.makedirs(folder, exist_ok=True)
-  return [kernel.save(str(folder)) for kernel in KERNELS]
 
 
 def arrays_of(kernel: Kernel) -> dict[str, np.ndarray]:

@@ -116,9 +116,6 @@ def write_data_root(folder, *, num_train: int = 24, num_valid: int = 12,
   Kernels are `learnable_kernel`s of 12 to 40 configurations, but the second
   of each split has 3. Train has three programs; valid and test have one each
   that train lacks. Test names are a hash alone, as in the public data.
-
-  Returns:
-    The folder.
   """
   root = pathlib.Path(folder)
   rng = np.random.default_rng(seed)

@@ -36,14 +36,9 @@ def write_run(folder, info: dict, with_model: bool = False) -> str:
 
 
 class Page(html.parser.HTMLParser):
-  """What a page holds.
+  """A page's ids, elements by `counts`, elements that are `unclosed`, `text`.
 
-  Attributes:
-    ids: all of them, in order.
-    outside: what would be loaded from elsewhere.
-    unclosed: elements that were opened and not closed.
-    counts: how often each element is there.
-    text: all that can be read.
+  `outside` is what would be loaded from elsewhere.
   """
 
   _VOID = ('meta', 'link', 'br', 'img')
