@@ -56,11 +56,7 @@ def mutated(content: bytes, rng: np.random.Generator) -> bytes:
 
 @contextlib.contextmanager
 def within_limits(what: Any) -> Iterator[None]:
-  """Fails what hangs, or takes memory that the input does not need.
-
-  Args:
-    what: names the input in the message.
-  """
+  """Fails the input `what` if it hangs, or takes memory without need."""
   def hangs(*_):
     raise AssertionError(f'{what!r}: hangs')
 
@@ -85,10 +81,7 @@ def _most_memory() -> int:
 def with_something_else(content: Any, path: list[int], value: Any) -> Any:
   """A copy of some JSON with another value in one place.
 
-  Args:
-    content: objects and lists.
-    path: numbers that choose a member at each level, as deep as it goes.
-    value: what to put there.
+  The numbers in `path` choose a member at each level, as deep as it goes.
   """
   if not path or not isinstance(content, (dict, list)) or not content:
     return value
@@ -109,8 +102,7 @@ HOSTILE = (
 def hostile(content: Any) -> Iterator[tuple[str, Any]]:
   """(place and value, a copy of some JSON with that value in that place).
 
-  Every place gets every value of `HOSTILE`: the whole, each member of each
-  object and list.
+  Every place, at any depth, gets every value of `HOSTILE`.
   """
   for value in HOSTILE:
     yield f'all = {value!r:.60}', value

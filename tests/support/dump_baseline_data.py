@@ -1,9 +1,8 @@
 """Writes what the baseline's reader makes of a data root.
 
-Run in a process of its own, because importing the baseline's reader defines
-global flags, by `tpu-graphs-ext run`:
     dump_baseline_data.py DATA_ROOT BATCH CONFIGS OUT.npz [FLAG ...]
-with TPU_GRAPHS_ROOT naming the checkout.
+is a process of its own, because importing that reader defines global flags.
+TPU_GRAPHS_ROOT names the checkout.
 """
 
 import os

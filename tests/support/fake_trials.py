@@ -30,14 +30,7 @@ def write_data(folder):
 
 
 def write_grid(folder, data_root, models_py, **more):
-  """A grid of TinyRanker with three widths, two seeds; returns its path.
-
-  Args:
-    folder: for the file.
-    data_root: of the trials.
-    models_py: has TinyRanker.
-    **more: keys of the file.
-  """
+  """A grid of TinyRanker with three widths, two seeds; returns its path."""
   path = folder / 'grid.json'
   path.write_text(json.dumps({
       'models': ['TinyRanker'], 'kwargs': {'width': [2, 4, 8]},
