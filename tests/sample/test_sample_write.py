@@ -100,7 +100,7 @@ def test_nothing_is_replaced(written, tmp_path):
         written[0], out=str(out), seed=int(how == 'settings'))
     change(out, how)
     before = contents(folder)
-    with pytest.raises(UserError, match='copy: is there and is not this sampl'):
+    with pytest.raises(UserError, match='copy: exists and does not hold exact'):
       write.write_sample_data(settings)
     assert contents(folder) == before
 
@@ -112,7 +112,7 @@ def test_what_comes_while_it_is_written_stays(tmp_path, monkeypatch):
     return {}
 
   monkeypatch.setattr(write, '_fill', fill)
-  with pytest.raises(UserError, match='is not this sample data'):
+  with pytest.raises(UserError, match='does not hold exactly this'):
     write.write_sample_data(SampleDataSettings(str(tmp_path / 'out')))
   assert contents(tmp_path) == {pathlib.Path('out/train/mine.npz'): b'mine'}
 

@@ -143,8 +143,8 @@ def _statistics_in(place: str, settings: dict) -> dict:
   except (UserError, TypeError, LookupError):
     pass
   raise UserError(
-      f'{place}: is there and is not this sample data, or was changed since; '
-      'remove it if nothing in it is needed, or give a new folder')
+      f'{place}: exists and does not hold exactly this sample data; remove it '
+      'if nothing in it is needed, or give a new folder')
 
 
 def _fill(folder: str, problems: Iterable) -> dict:
