@@ -83,12 +83,12 @@ def run(page: str, clone: pathlib.Path) -> None:
       'PATH': os.pathsep.join([*map(str, path), os.environ['PATH']]),
       'VENV': '', 'PYTHON': '', 'TPU_GRAPHS_EXT_STACK': '',
       checkout.ROOT_VARIABLE: str(home / 'tpu_graphs') if root else ''}
-  python, printed = {}, None
+  python, output = {}, None
   for section, language, code in blocks_of(page):
-    if printed and page == 'README.md' and sys.version_info[:2] == (3, 11):
+    if output and page == 'README.md' and sys.version_info[:2] == (3, 11):
       # Another Python's libtpu may name kernels differently.
-      assert not set(code.splitlines()) - set(printed.splitlines()), printed
-    printed = None
+      assert not set(code.splitlines()) - set(output.splitlines()), output
+    output = None
     if language == 'text' or left_out(page, code):
       continue
     for printed, smaller in SMALLER.items():
@@ -103,7 +103,7 @@ def run(page: str, clone: pathlib.Path) -> None:
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     print(f'$ {code}\n{done.stdout}')
     assert done.returncode == 0, f'{page}: {code}\n{done.stdout[-3000:]}'
-    printed = done.stdout if language == 'python' else None
+    output = done.stdout if language == 'python' else None
 
 
 @pytest.fixture(scope='module')
