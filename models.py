@@ -316,17 +316,12 @@ class _Graph:
     self._adjacency, self._mean_adjacency, self.degree = {}, {}, {}
     for of, (senders, receivers) in self._edges.items():
       places = tf.cast(tf.stack([receivers, senders], -1), tf.int64)
-      ones = tf.ones_like(receivers, tf.float32)
-      self._adjacency[of] = tf.SparseTensor(places, ones, shape)
-      self.degree[of] = self._summed(ones, receivers)
+      self._adjacency[of] = tf.SparseTensor(
+          places, tf.ones_like(receivers, tf.float32), shape)
+      self.degree[of] = self.sum_of(
+          of, tf.ones_like(inputs.opcode, tf.float32))
       self._mean_adjacency[of] = tf.SparseTensor(
           places, 1 / tf.gather(self.degree[of], receivers), shape)
-
-  def _summed(self, x: tf.Tensor, receivers: tf.Tensor) -> tf.Tensor:
-    """[edges] -> float32 [nodes]."""
-    y = tf.math.unsorted_segment_sum(x, receivers, self.nodes)
-    y.set_shape([None])
-    return y
 
   def _product(self, matrix: tf.SparseTensor, x: tf.Tensor) -> tf.Tensor:
     rows = tf.reshape(x, tf.stack([self.nodes, -1]))
@@ -344,19 +339,6 @@ class _Graph:
   def mean_of(self, of: str, x: tf.Tensor) -> tf.Tensor:
     """Like `sum_of`, divided by the number of edges where there are any."""
     return self._product(self._mean_adjacency[of], x)
-
-  def number_of(self, of: str, mask: tf.Tensor) -> tf.Tensor:
-    """float32 [nodes]: the edges from nodes marked by 1 in `mask`, not 0."""
-    senders, receivers = self._edges[of]
-    return self._summed(tf.gather(mask, senders), receivers)
-
-  def largest_of(self, of: str, x: tf.Tensor) -> tf.Tensor:
-    """float32 [nodes]: the neighbours' maximum, far below 0 without any."""
-    senders, receivers = self._edges[of]
-    y = tf.math.unsorted_segment_max(
-        tf.gather(x, senders), receivers, self.nodes)
-    y.set_shape([None])
-    return y
 
   def first_and_last(self, of: str) -> tuple:
     """int32 [nodes] twice: each node's first and last neighbour, or itself."""
@@ -412,7 +394,6 @@ def _per_row(values: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
 
 
 _RULES = {'a positive number': lambda value: value > 0,
-          'a non-negative number': lambda value: value >= 0,
           'at least 0 and below 1': lambda value: 0 <= value < 1}
 
 
@@ -606,16 +587,16 @@ class _GATRound(_DenseNorm):
   weights of its own. A node without producers or consumers receives zeros.
   Source: [GATv2], TF-GNN's layer; [GAT] attends in one direction and to itself.
   """
+  _HEADS = 4
 
-  def __init__(self, width: int, activation: str, num_heads: int):
+  def __init__(self, width: int, activation: str):
     super().__init__(width, activation)
-    _check_integers(1, num_heads=num_heads)
-    if width % num_heads:
+    if width % self._HEADS:
       raise ValueError('hidden_dim and joint_dim must be multiples of '
-                       f'num_heads; got {width} and {num_heads}.')
+                       f'{self._HEADS}, the attention heads; got {width}.')
     self.attend_producers, self.attend_consumers = (
         gat_v2.GATv2Conv(
-            num_heads=num_heads, per_head_channels=width // num_heads,
+            num_heads=self._HEADS, per_head_channels=width // self._HEADS,
             receiver_tag=receiver, activation='linear')
         for receiver in (tfgnn.TARGET, tfgnn.SOURCE))
 
@@ -639,20 +620,20 @@ class _GATRound(_DenseNorm):
 _ROUNDS = {'sage': _SAGERound, 'gcn': _GCNRound, 'gat': _GATRound}
 
 
-def _log_scales(x: tf.Tensor, scales: Sequence[float]) -> tf.Tensor:
+_LOG_SCALES = (1e2, 1e4, 1e6)
+
+
+def _log_scales(x: tf.Tensor) -> tf.Tensor:
   """Columns on logarithmic scales.
 
-      sign(x) log(1 + s |x|) / log(1 + s)   for each s of `scales`
+      sign(x) log(1 + s |x|) / log(1 + s)   for each s of `_LOG_SCALES`
   Sizes span many orders of magnitude: a large s resolves small values, a small
-  s large ones. Without scales the columns are unchanged.
-  Shapes: float32 [..., F] -> [..., max(1, len(scales)) F].
+  s large ones. Shapes: float32 [..., F] -> [..., 3 F].
   """
-  if not scales:
-    return x
   sign, size = tf.sign(x), tf.abs(x)
   return tf.concat([
       sign * tf.math.log1p(scale * size) / math.log1p(scale)
-      for scale in scales], -1)
+      for scale in _LOG_SCALES], -1)
 
 
 # -------------------------------------------------------------- chapter: ranker
@@ -676,25 +657,21 @@ class _RunningAverage(tf.keras.callbacks.Callback):
     self.state = []
 
   def begin(self, weights: Sequence[tf.Variable]) -> None:
-    """Creates the variables, once."""
+    """Creates the variables, once; before the first step."""
     if not self.state:
       self._weights = list(weights)
-      with tf.init_scope():
-        self.state = [tf.Variable(value, trainable=False) for value in (
-            0.0, tf.constant(-1, tf.int64), *self._weights)]
+      self.state = [tf.Variable(value, trainable=False) for value in (
+          0.0, tf.constant(-1, tf.int64), *weights)]
 
-  def update(self, weights: Sequence[tf.Variable]) -> None:
+  def update(self) -> None:
     """Adds the weights after a step; part of the compiled training step."""
-    self.begin(weights)
     steps, _, *averages = self.state
     decay = tf.minimum(self._decay, steps / (9 + steps))
-    for average, weight in zip(averages, weights):
+    for average, weight in zip(averages, self._weights):
       average.assign_sub((1 - decay) * (average - weight))
     steps.assign_add(1.0)
 
   def on_epoch_begin(self, epoch, logs=None):
-    if not self.state:
-      return
     steps, checksum = self.state[:2]
     if checksum.numpy() == self._checksum():
       self._exchange()
@@ -734,7 +711,7 @@ def _use_one_operation(optimizer: tf.keras.optimizers.Optimizer) -> None:
   by_keras = optimizer.update_step
 
   def update_step(gradient, variable):
-    if isinstance(gradient, tf.IndexedSlices) or variable.dtype != tf.float32:
+    if isinstance(gradient, tf.IndexedSlices):
       return by_keras(gradient, variable)
     step = tf.cast(optimizer.iterations + 1, tf.float32)
     place = optimizer._index_dict[optimizer._var_key(variable)]
@@ -752,6 +729,8 @@ def _use_one_operation(optimizer: tf.keras.optimizers.Optimizer) -> None:
 
 class _TrainedModel(tf.keras.Model):
   """A Keras model that may bring its own loss and average its weights.
+
+  Subclasses have `_members`, the rankers that are trained together.
 
   Args:
     objective: one of `_OBJECTIVES`; 'flags' keeps the training script's loss.
@@ -772,16 +751,14 @@ class _TrainedModel(tf.keras.Model):
         optimizer=optimizer, loss=own_loss() if own_loss else loss, **kwargs)
     _use_one_operation(self.optimizer)
 
-  def fit(self, x=None, *args, callbacks=None, **kwargs):
-    """Like Keras's, with `_RunningAverage`."""
+  def fit(self, x, *args, callbacks=None, **kwargs):
+    """Like Keras's, on a dataset of (graph, labels)."""
     # A step that makes variables is traced a second time.
-    spec = getattr(x, 'element_spec', None)
-    if isinstance(spec, tuple) and isinstance(spec[0], tfgnn.GraphTensorSpec):
-      self._create_for(*(
-          spec[0].node_sets_spec[name].features_spec['feats'].shape[-1]
-          for name in ('op', 'config')))
-      self.optimizer.build(self.trainable_variables)
-      self.training_state()
+    node_sets = x.element_spec[0].node_sets_spec
+    self._create_for(*(node_sets[name].features_spec['feats'].shape[-1]
+                       for name in ('op', 'config')))
+    self.optimizer.build(self.trainable_variables)
+    self.training_state()
     own = [self._average] if self._average else []
     return super().fit(x, *args, callbacks=own + [*(callbacks or [])], **kwargs)
 
@@ -797,17 +774,30 @@ class _TrainedModel(tf.keras.Model):
   def train_step(self, data):
     logs = self._loss_step(data)
     if self._average:
-      self._average.update(self.trainable_variables)
+      self._average.update()
     return logs
 
   def _loss_step(self, data):
-    """One step of the optimizer on a batch (graph, labels); returns metrics."""
-    graph, labels, weights = tf.keras.utils.unpack_x_y_sample_weight(data)
+    """One step of the optimizer on a batch (graph, labels); returns metrics.
+
+    The loss is the mean over the members of each one's own.
+    """
+    graph, labels = data
+    number = len(self._members)
     with tf.GradientTape() as tape:
-      scores, own_loss = self.scores_and_own_loss(graph, labels)
-      loss = self.compute_loss(graph, labels, scores, weights) + own_loss
+      scores, own_losses = zip(*(
+          member.scores_and_own_loss(graph, labels)
+          for member in self._members))
+      loss = self.compiled_loss(
+          tf.tile(labels, [number, 1]), tf.concat(scores, 0),
+          regularization_losses=[part / number for part in self.losses])
+      loss += tf.add_n(own_losses) / number
     self.optimizer.minimize(loss, self.trainable_variables, tape=tape)
-    return self.compute_metrics(graph, labels, scores, weights)
+    return self.compute_metrics(graph, labels, _mean(scores), None)
+
+
+def _mean(scores: Sequence[tf.Tensor]) -> tf.Tensor:
+  return tf.add_n(scores) / len(scores)
 
 
 def _first_copies(config_feats: tf.Tensor) -> tf.Tensor:
@@ -872,7 +862,7 @@ class _Ranker(_TrainedModel):
   _CHUNKS_AT_ONCE = 2  # One fills the gaps that the other leaves on the cores.
   _early = True  # Whether configurations join the nodes, or later on.
   _repeats_last = True  # Whether `forward` puts them there.
-  _takes_stats = False  # Whether `feature_stats` is an argument.
+  _members = property(lambda self: [self])
 
   def __init__(self, num_configs: int, num_ops: int,
                op_embed_dim: Optional[int], width: int,
@@ -1000,6 +990,7 @@ class _BaselineRanker(_Ranker):
   `_pooled`, [nodes, ..., width] -> [kernels, ..., any], all up to the head.
   """
   _early = False
+  _repeats_last = False
 
   def _joined_width(self, node_width: int, config_width: int) -> int:
     """Columns that the first layer on nodes reads."""
@@ -1117,7 +1108,6 @@ class _SumSAGE(_SAGE):
   and a head on the sum of x over the nodes of a kernel.
   Source: [GraphSAGE]; the baseline's variant of it, weight for weight.
   """
-  _repeats_last = False
 
   def __init__(self, num_configs: int, num_ops: int, num_gnns: int = 3,
                final_mlp_layers: int = 2, hidden_activation: str = 'leaky_relu',
@@ -1142,7 +1132,6 @@ class _ResGCN(_BaselineRanker):
   three terms an MLP each. Source: [GCN]; the baseline's variant of it, weight
   for weight.
   """
-  _repeats_last = False
 
   def __init__(self, num_configs: int, num_ops: int, num_gnns: int = 3,
                mlp_layers: int = 2, hidden_activation: str = 'leaky_relu',
@@ -1220,7 +1209,6 @@ class EarlyJoinSAGE(_SumSAGE):
 class MLP(_BaselineRanker):
   """Node features and embedded opcodes, pooled, then dense layers; no graph.
   Source: the baseline's model, weight for weight."""
-  _repeats_last = False
 
   def __init__(self, num_configs: int, num_ops: int, op_embed_dim: int = 32,
                mlp_layers: int = 2, hidden_activation: str = 'leaky_relu',
@@ -1291,7 +1279,7 @@ class _TileRanker(_Ranker):
   That is `join` 'late': no state belongs to a node and a configuration. 'early'
   pools, instead of h,
       x_v = N(h_v A + (1 + h_v G) * (z B))
-      x_v <- x_v + N([p_v, c_v, x_v] W)       joint_rounds times
+      x_v <- x_v + N([p_v, c_v, x_v] W)
   and its head starts from z = k. `convolution` chooses the rounds; the formula
   above is `_SAGERound`. Source of the gated join: [FiLM].
 
@@ -1299,80 +1287,59 @@ class _TileRanker(_Ranker):
     hidden_dim: width of all layers but those on x, of joint_dim.
     joint_dim: width of x, where most of the work of an early join is.
     op_embed_dim: width of an embedded opcode.
-    node_rounds, joint_rounds: see above.
+    node_rounds: see above.
     head_layers: joins between pooling and the score.
-    pooling: one or more of 'mean', 'max', 'sum' and 'min' over the nodes.
-    log_scales: see `_log_scales`.
     hidden_activation: a function of `tf.nn`.
     averaging, objective: see `_TrainedModel`.
     join: where configurations join, 'late' or 'early'.
     convolution: kind of the rounds, one of `_ROUNDS`.
-    num_heads: attention heads of convolution 'gat'.
   """
+  _pooling = ('mean', 'max', 'sum')
 
   def __init__(self, num_configs: int, num_ops: int, *, hidden_dim: int = 128,
                joint_dim: int = 64, op_embed_dim: int = 32,
-               node_rounds: int = 2, joint_rounds: Optional[int] = None,
-               head_layers: int = 2,
-               pooling: Sequence[str] = ('mean', 'max', 'sum'),
-               log_scales: Sequence[float] = (1e2, 1e4, 1e6),
+               node_rounds: int = 2, head_layers: int = 2,
                hidden_activation: str = 'leaky_relu', averaging: float = 0.998,
                objective: str = 'listmle_fastest_first', join: str = 'late',
-               convolution: str = 'sage', num_heads: int = 4):
+               convolution: str = 'sage'):
     super().__init__(num_configs, num_ops, op_embed_dim, hidden_dim, objective,
                      averaging)
     _check_choice('join', join, ['early', 'late'])
-    self._early = join == 'early'
-    if joint_rounds is None:
-      joint_rounds = int(self._early)
-    _check_integers(1, joint_dim=joint_dim, head_layers=head_layers)
-    _check_integers(0, node_rounds=node_rounds, joint_rounds=joint_rounds)
-    if joint_rounds and not self._early:
-      raise ValueError('joint_rounds must be 0 with a late join; '
-                       f'got {joint_rounds!r}.')
     _check_choice('convolution', convolution, list(_ROUNDS))
-    for reduction in pooling:
-      _check_choice('pooling', reduction, list(_REDUCTIONS))
-    if not pooling:
-      raise ValueError('pooling must name at least one of '
-                       f'{", ".join(_REDUCTIONS)}; got {pooling!r}.')
-    self._pooling, self._scales = tuple(pooling), tuple(log_scales)
+    _check_integers(1, joint_dim=joint_dim, head_layers=head_layers)
+    _check_integers(0, node_rounds=node_rounds)
+    self._early = join == 'early'
     self._state_width = joint_dim if self._early else hidden_dim
-
-    def rounds(number, width):
-      heads = {'num_heads': num_heads} if convolution == 'gat' else {}
-      return [_ROUNDS[convolution](width, hidden_activation, **heads)
-              for _ in range(number)]
-
+    make_round = _ROUNDS[convolution]
     self._node_encoder = _DenseNorm(hidden_dim, hidden_activation)
-    self._node_rounds = rounds(node_rounds, hidden_dim)
+    self._node_rounds = [make_round(hidden_dim, hidden_activation)
+                         for _ in range(node_rounds)]
     self._config_encoder = _DenseNorm(hidden_dim, hidden_activation)
     if self._early:
       self._join = _GatedJoin(joint_dim, hidden_activation)
-    self._joint_rounds = rounds(joint_rounds, joint_dim)
+      self._joint_round = make_round(joint_dim, hidden_activation)
     self._kernel_encoder = _DenseNorm(hidden_dim, hidden_activation)
     self._head = [_GatedJoin(hidden_dim, hidden_activation)
                   for _ in range(head_layers)]
     self._scorer = tf.keras.layers.Dense(1)
 
   def _build_layers(self, node_width: int, config_width: int) -> None:
-    scales = max(1, len(self._scales))
+    scales = len(_LOG_SCALES)
     self._build_for(scales * node_width, scales * config_width)
 
   def _build_for(self, node_columns: int, config_columns: int) -> None:
     self._node_encoder.build([None, self._embed_width + node_columns])
     self._config_encoder.build([None, config_columns])
     self._kernel_encoder.build([None, len(self._pooling) * self._state_width])
-    joins = [self._join] if self._early else []
-    for layer in (*self._node_rounds, *joins, *self._head, self._scorer):
+    for layer in (*self._node_rounds, *self._head, self._scorer):
       layer.build([None, self._width])
-    for layer in self._joint_rounds:
-      layer.build([None, self._state_width])
+    if self._early:
+      self._join.build([None, self._width])
+      self._joint_round.build([None, self._state_width])
 
   def _encode(self, graph, embedded, node_feats):
-    columns = _log_scales(node_feats, self._scales)
-    return self._encode_nodes(
-        graph, self._node_encoder(tf.concat([embedded, columns], -1)))
+    return self._encode_nodes(graph, self._node_encoder(
+        tf.concat([embedded, _log_scales(node_feats)], -1)))
 
   def _encode_nodes(self, graph: _Graph, h: tf.Tensor) -> tuple:
     """From the first h: the nodes' part of an early join, or `_of_kernels`."""
@@ -1390,8 +1357,8 @@ class _TileRanker(_Ranker):
     return k, [layer.fixed(k) for layer in self._head]
 
   def _score(self, graph, encoded, config_feats):
-    columns = _log_scales(config_feats, self._scales)
-    return self._score_configs(graph, encoded, self._config_encoder(columns))
+    z = self._config_encoder(_log_scales(config_feats))
+    return self._score_configs(graph, encoded, z)
 
   def _score_configs(self, graph: _Graph, encoded: tuple,
                      z: tf.Tensor) -> tf.Tensor:
@@ -1399,9 +1366,7 @@ class _TileRanker(_Ranker):
     if self._early:
       x = self._join.finish(  # [nodes, configs, joint_dim]
           encoded, graph.on_nodes(_dense(self._join.joined, z)))
-      for layer in self._joint_rounds:
-        x = layer.update(graph, x)
-      encoded = self._of_kernels(graph, x)
+      encoded = self._of_kernels(graph, self._joint_round.update(graph, x))
     k, fixed = encoded
     if self._early:
       z = k
@@ -1415,50 +1380,6 @@ class _TileRanker(_Ranker):
 _MOST = 1e12  # No count is larger, so that sums and products stay finite.
 
 
-class _Scaling(NamedTuple):
-  """The statistics as tensors."""
-  # [2 statistics, minimum and maximum, node and config columns and 1]
-  bounds: tf.Tensor
-
-  def in_elements(self) -> tf.Tensor:
-    """Whether tile bounds count elements: bool []."""
-    return self.bounds[0, 0, -1] > 0
-
-  def known(self) -> tf.Tensor:
-    """bool []."""
-    low, high = tf.unstack(self.bounds, axis=1)
-    return tf.reduce_any(low != high)
-
-  def raw(self, table: str, x: tf.Tensor,
-          graph: Optional[_Graph] = None) -> tf.Tensor:
-    """[..., used columns] -> whole numbers [..., all columns].
-
-    Each row chooses between the two statistics; with a graph, whose nodes they
-    are, each kernel does.
-    """
-    node, config, _ = tf.split(self.bounds, [*_TABLE_WIDTHS.values(), 1], -1)
-    low, high = tf.unstack(node if table == 'node' else config, axis=1)
-    candidates = self._unscaled(x, low, high)  # [..., 2, all columns]
-    broken = tf.reduce_sum(_as_float(
-        tf.abs(candidates - tf.round(candidates))
-        > 1e-6 * (1 + tf.abs(candidates))), -1, keepdims=True)
-    if graph is not None:
-      broken = graph.on_nodes(tf.math.segment_sum(broken, graph.kernel_of))
-    first, second = tf.unstack(broken, axis=-2)
-    training, every = tf.unstack(candidates, axis=-2)
-    return tf.round(tf.where(second < first, every, training))
-
-  def _unscaled(self, x, low, high):
-    """By each of the statistics: [..., 2, all columns]."""
-    used = low != high  # [2, all columns]
-    zeros = x.shape[-1]  # The column of zeros that is appended.
-    place = tf.cumsum(tf.cast(used, tf.int32), -1) - 1
-    place = tf.where(used, tf.minimum(place, zeros), zeros)
-    x = tf.pad(x, [[0, 0]] * (x.shape.rank - 1) + [[0, 1]])
-    x = tf.gather(x, place, axis=-1)
-    return tf.clip_by_value(x * (high - low) + low, -_MOST, _MOST)
-
-
 class _Statistics(tf.keras.layers.Layer):
   """Takes scaled features back to their own units.
 
@@ -1469,9 +1390,8 @@ class _Statistics(tf.keras.layers.Layer):
   Args:
     stored: {'node': {'minimum': [...], 'maximum': [...]}, 'config': ...} over
       all columns of the files; columns with equal bounds are dropped. Optional
-      keys: 'used' beside the bounds, true where they differ; 'all_kernels', the
-      same over all train kernels; 'tiles', whether tile bounds count 'elements'
-      or 'layout tiles'. None: unknown.
+      keys: 'all_kernels', the same over all train kernels; 'tiles', whether
+      tile bounds count 'elements' or 'layout tiles'. None: unknown.
       'script': see `_of_running_script`.
     num_configs: the model's.
     keeps: store them as a trainable variable with gradient 0, because the
@@ -1485,47 +1405,36 @@ class _Statistics(tf.keras.layers.Layer):
     if self._is_found:
       stored = _of_running_script(num_configs)
     self._numbers_of_used = {}  # By table; empty where they are unknown.
-    self._initial = tf.zeros([2, 2, sum(_TABLE_WIDTHS.values()) + 1])
+    # [2 statistics, minimum and maximum, node and config columns and 1]
+    self._initial = np.zeros([2, 2, sum(_TABLE_WIDTHS.values()) + 1], 'float32')
     if stored is None:
       return
-    training = self._bounds_of(stored)
-    every = self._bounds_of(stored.get('all_kernels', stored))
-    self._numbers_of_used = {
-        table: sum(low != high for low, high in zip(*sides))
-        for table, sides in training.items()}
+    first = 0
+    for table, width in _TABLE_WIDTHS.items():
+      training = self._bounds_of(stored, table)
+      every = self._bounds_of(stored.get('all_kernels', stored), table)
+      self._numbers_of_used[table] = int(np.sum(training[0] != training[1]))
+      for place, bounds in enumerate((training, every)):
+        known = bounds[:, :width]  # Columns that the data lacks are 0.
+        self._initial[place, :, first:first + known.shape[1]] = known
+      first += width
     tiles = stored.get('tiles', _TILES[0])
     if tiles not in _TILES:
       raise ValueError(
           f'feature_stats: tiles must be one of {", ".join(_TILES)}; got '
           f'{tiles!r}. `tpu-graphs-ext stats` prints them.')
-    in_elements = tf.fill([2, 1], float(tiles == _TILES[1]))
-    self._initial = tf.stack([
-        tf.concat([  # Columns that the data does not have are 0.
-            *(tf.constant([(side + (0.0,) * width)[:width]
-                           for side in part[table]])
-              for table, width in _TABLE_WIDTHS.items()), in_elements], -1)
-        for part in (training, every)])
+    self._initial[..., -1] = tiles == _TILES[1]
 
-  def _bounds_of(self, stored):
-    """Minima and maxima of each table's columns."""
-    bounds = {}
-    for table in _TABLE_WIDTHS:
-      try:
-        low, high = bounds[table] = tuple(
-            tuple(map(float, stored[table][key]))
-            for key in ('minimum', 'maximum'))
-        used = [a != b for a, b in zip(low, high)]
-        is_whole = len(low) == len(high) and (
-            used == list(stored[table].get('used', used)))
-      except (AttributeError, KeyError, TypeError, ValueError):
-        is_whole = False
-      if not is_whole:
-        raise ValueError(
-            'feature_stats must hold, under node and under config, lists '
-            'minimum and maximum of the same length, and used, if at all, '
-            f'where they differ; {table} does not. `tpu-graphs-ext stats` '
-            'prints them.')
-    return bounds
+  def _bounds_of(self, stored, table):
+    """float32 [minimum and maximum, columns]."""
+    try:
+      return np.array([list(stored[table][key]) for key in (
+          'minimum', 'maximum')], np.float32)
+    except (KeyError, TypeError, ValueError):
+      raise ValueError(
+          'feature_stats must hold, under node and under config, lists of '
+          f'numbers minimum and maximum of the same length; {table} does not. '
+          '`tpu-graphs-ext stats` prints them.') from None
 
   def check(self, node_width: int, config_width: int) -> None:
     """Raises a ValueError unless that many columns vary; before `build_once`.
@@ -1543,7 +1452,7 @@ class _Statistics(tf.keras.layers.Layer):
         if not self._is_found:
           raise ValueError(message)
         _log.warning('%s', message)
-        self._initial = tf.zeros_like(self._initial)
+        self._initial = np.zeros_like(self._initial)
 
   def build_once(self) -> None:
     if self.built:
@@ -1552,16 +1461,51 @@ class _Statistics(tf.keras.layers.Layer):
     if self._keeps:
       self._table = self.add_weight(
           'feature_stats', self._initial.shape,
-          initializer=lambda shape, dtype: self._initial)
+          initializer=lambda shape, dtype: tf.constant(self._initial))
     self.built = True
-
-  def read(self) -> _Scaling:
-    """The numbers, without a gradient."""
-    return _Scaling(tf.stop_gradient(self._table))
 
   def zero(self) -> tf.Tensor:
     """Gives the variable a gradient when added to a score."""
     return 0 * tf.reduce_sum(self._table)
+
+  def _bounds(self) -> tf.Tensor:
+    """The numbers, without a gradient."""
+    return tf.stop_gradient(self._table)
+
+  def in_elements(self) -> tf.Tensor:
+    """Whether tile bounds count elements: bool []."""
+    return self._bounds()[0, 0, -1] > 0
+
+  def known(self) -> tf.Tensor:
+    """bool []."""
+    low, high = tf.unstack(self._bounds(), axis=1)
+    return tf.reduce_any(low != high)
+
+  def raw(self, table: str, x: tf.Tensor,
+          graph: Optional[_Graph] = None) -> tf.Tensor:
+    """[..., used columns] -> whole numbers [..., all columns].
+
+    Each row chooses between the two statistics; with a graph, whose nodes they
+    are, each kernel does.
+    """
+    node, config, _ = tf.split(
+        self._bounds(), [*_TABLE_WIDTHS.values(), 1], -1)
+    low, high = tf.unstack(node if table == 'node' else config, axis=1)
+    used = low != high  # [2, all columns]
+    zeros = x.shape[-1]  # The column of zeros that is appended.
+    place = tf.cumsum(tf.cast(used, tf.int32), -1) - 1
+    place = tf.where(used, tf.minimum(place, zeros), zeros)
+    x = tf.pad(x, [[0, 0]] * (x.shape.rank - 1) + [[0, 1]])
+    candidates = tf.clip_by_value(  # [..., 2, all columns]
+        tf.gather(x, place, axis=-1) * (high - low) + low, -_MOST, _MOST)
+    broken = tf.reduce_sum(_as_float(
+        tf.abs(candidates - tf.round(candidates))
+        > 1e-6 * (1 + tf.abs(candidates))), -1, keepdims=True)
+    if graph is not None:
+      broken = graph.on_nodes(tf.math.segment_sum(broken, graph.kernel_of))
+    first, second = tf.unstack(broken, axis=-2)
+    training, every = tf.unstack(candidates, axis=-2)
+    return tf.round(tf.where(second < first, every, training))
 
 
 # ------------------------------------------------------------ chapter: geometry
@@ -1791,7 +1735,7 @@ class _Nodes:
 
   def read_by(self, mask: tf.Tensor) -> tf.Tensor:
     """Marks the producers of the marked nodes."""
-    return tf.sign(self._graph.number_of('consumers', mask))
+    return tf.sign(self._graph.sum_of('consumers', mask))
 
   def operands_of(self, mask: tf.Tensor) -> tf.Tensor:
     """Like `read_by`, without the roots of called computations."""
@@ -1831,7 +1775,7 @@ class _Nodes:
         self.any_of(body) > 0, self.read_by(root), _as_float(self.rank > 0))
     product = self.opcode_is(_CONVOLUTION) + self.opcode_is(_DOT)
     convolution = product * tf.sign(
-        self._graph.number_of('producers', self.is_no_root))
+        self._graph.sum_of('producers', self.is_no_root))
     # The last one; earlier ones make its operands.
     self.convolution = self.pick(
         convolution * (1 + tf.cast(self._number, tf.float32)))
@@ -1875,7 +1819,7 @@ class _Nodes:
     transposes *= self.marked(picked)
     turned = self.read_by(transposes)
     for _ in range(self._DEPTH):
-      turned = tf.maximum(turned, self._graph.largest_of('consumers', turned))
+      turned = tf.maximum(turned, self.read_by(turned))
     self.turned = turned
     exists = _as_float(tf.constant(_PLACES) < tf.gather(
         self.rank, picked)[:, tf.newaxis])
@@ -2055,16 +1999,17 @@ class _Geometry:
   NUM_COLUMNS = 4 * (_AXES + _DIMS + _STEPS)
 
   @staticmethod
-  def hardware(scaling: _Scaling) -> _Hardware:
+  def hardware(statistics: _Statistics) -> _Hardware:
     """The data's machine, in float32 []."""
     in_tiles, in_elements = (tf.constant(x, tf.float32) for x in _MACHINES)
     return _Hardware(*tf.unstack(tf.where(
-        scaling.in_elements(), in_elements, in_tiles)))
+        statistics.in_elements(), in_elements, in_tiles)))
 
   @classmethod
-  def loops(cls, graph: _Graph, raw: tf.Tensor, scaling: _Scaling) -> _Loops:
+  def loops(cls, graph: _Graph, raw: tf.Tensor,
+            statistics: _Statistics) -> _Loops:
     """Loop nests from node features in their own units, [nodes, 140]."""
-    hardware = cls.hardware(scaling)
+    hardware = cls.hardware(statistics)
     nodes = _Nodes(graph, raw, hardware)
     tiled = nodes.rows(nodes.tiled)
     of_tiled = _turned(tiled.order)
@@ -2650,7 +2595,6 @@ class AnalyticTileModel(_Ranker):
     objective, averaging: see `_TrainedModel`.
   """
   _early = False
-  _takes_stats = True
 
   def __init__(self, num_configs: int, num_ops: int, *,
                feature_stats: Any = 'script', objective: str = 'log_mse',
@@ -2664,15 +2608,13 @@ class AnalyticTileModel(_Ranker):
         feature_stats, num_configs, keeps=feature_stats == 'script')
     self._machine = _Machine()
 
-  def constants(self, trained: bool = True) -> dict:
-    """Physical constants by names that end in their unit; with `trained` false
-    their starting values."""
+  def constants(self) -> dict:
+    """Physical constants by names that end in their unit."""
     self._machine.build_once()
     self._statistics.build_once()
-    hardware = _Geometry.hardware(self._statistics.read())
-    found = (self._machine.constants(hardware) if trained else
-             {name: getattr(hardware, name) for name in _TRAINED_CONSTANTS})
-    return {name: float(value) for name, value in found.items()}
+    hardware = _Geometry.hardware(self._statistics)
+    return {name: float(value)
+            for name, value in self._machine.constants(hardware).items()}
 
   def _build_layers(self, node_width, config_width):
     self._statistics.check(node_width, config_width)
@@ -2680,14 +2622,12 @@ class AnalyticTileModel(_Ranker):
     self._machine.build_once()
 
   def _encode(self, graph, embedded, node_feats):
-    scaling = self._statistics.read()
-    return scaling, _Geometry.loops(
-        graph, scaling.raw('node', node_feats, graph), scaling)
+    raw = self._statistics.raw('node', node_feats, graph)
+    return _Geometry.loops(graph, raw, self._statistics)
 
-  def _score(self, graph, encoded, config_feats):
-    scaling, loops = encoded
+  def _score(self, graph, loops, config_feats):
     counts, _ = _Geometry.counts_and_columns(
-        loops, scaling.raw('config', config_feats))
+        loops, self._statistics.raw('config', config_feats))
     return self._machine(counts, loops.hardware)[0] + self._statistics.zero()
 
 
@@ -2711,18 +2651,14 @@ class MyEarlyJoinSAGE(_TileRanker):
     sharpness: initial value; at 10, 10 % of the time is one unit of the score.
       From 2, training soon drops a time that is wrong, as for another kind of
       machine; from 10, a few kernels do not overrule one that is right.
-    caution: weight of the mean square of the learned score in the loss.
     node_rounds, **kwargs: arguments of `_TileRanker`.
   """
-  _takes_stats = True
 
   def __init__(self, num_configs: int, num_ops: int, *,
                feature_stats: Any = 'script', sharpness: float = 2.0,
-               caution: float = 1.0, node_rounds: int = 1, **kwargs):
+               node_rounds: int = 1, **kwargs):
     super().__init__(num_configs, num_ops, node_rounds=node_rounds, **kwargs)
     _check_number('sharpness', sharpness, 'a positive number')
-    _check_number('caution', caution, 'a non-negative number')
-    self._caution = caution
     self._statistics = _Statistics(feature_stats, num_configs)
     self._machine = _Machine(sharpness)
 
@@ -2730,39 +2666,37 @@ class MyEarlyJoinSAGE(_TileRanker):
 
   def _build_layers(self, node_width, config_width):
     self._statistics.check(node_width, config_width)
-    scales = max(1, len(self._scales))
+    scales = len(_LOG_SCALES)
     self._build_for(
         scales * node_width + _TABLE_WIDTHS['node'],
         scales * config_width + _TABLE_WIDTHS['config']
         + _Geometry.NUM_COLUMNS + len(_Counts._fields) + _Machine.NUM_SHARES)
     self._machine.build_once()
     self._statistics.build_once()
-    if self._statistics.read().known():
+    if self._statistics.known():
       self._scorer.kernel.assign(tf.zeros_like(self._scorer.kernel))
 
   def _encode(self, graph, embedded, node_feats):
-    """(what `_TileRanker` has, the scaling, the loops)."""
-    scaling = self._statistics.read()
-    raw = scaling.raw('node', node_feats, graph)
-    h = self._first(self._node_encoder, scaling, node_feats, [_log_raw(raw)],
-                    [embedded])
-    return (self._encode_nodes(graph, h), scaling,
-            _Geometry.loops(graph, raw, scaling))
+    """(what `_TileRanker` has, the loops)."""
+    raw = self._statistics.raw('node', node_feats, graph)
+    h = self._first(self._node_encoder, node_feats, [_log_raw(raw)], [embedded])
+    return (self._encode_nodes(graph, h),
+            _Geometry.loops(graph, raw, self._statistics))
 
-  def _first(self, layer: _DenseNorm, scaling: _Scaling, feats: tf.Tensor,
+  def _first(self, layer: _DenseNorm, feats: tf.Tensor,
              known: Sequence[tf.Tensor],
              embedded: Sequence[tf.Tensor] = ()) -> tf.Tensor:
     """A first layer on the `known` columns, or on scaled ones without
     statistics. Its weights have rows for both."""
     kernel, bias = layer.dense.kernel, layer.dense.bias
-    scaled = max(1, len(self._scales)) * feats.shape[-1]
+    scaled = len(_LOG_SCALES) * feats.shape[-1]
     others = scaled + sum(x.shape[-1] for x in embedded)
     return layer.finish(tf.cond(
-        scaling.known(),
+        self._statistics.known(),
         lambda: _matmul(
             tf.concat([*embedded, *known], -1), kernel[scaled:], bias),
         lambda: _matmul(
-            tf.concat([_log_scales(feats, self._scales), *embedded], -1),
+            tf.concat([_log_scales(feats), *embedded], -1),
             kernel[:others], bias)))
 
   def _score(self, graph, encoded, config_feats):
@@ -2777,15 +2711,15 @@ class MyEarlyJoinSAGE(_TileRanker):
   def _learned_and_log_times(self, graph, encoded, config_feats) -> tuple:
     """The learned score, and the logarithm of the analytic time in ns, 0 where
     that is not known, float32 [kernels, configs]."""
-    encoded, scaling, loops = encoded
-    raw = scaling.raw('config', config_feats)
+    encoded, loops = encoded
+    raw = self._statistics.raw('config', config_feats)
     counts, geometry = _Geometry.counts_and_columns(loops, raw)
     log_times, shares = self._machine(counts, loops.hardware)
-    z = self._first(self._config_encoder, scaling, config_feats, [
+    z = self._first(self._config_encoder, config_feats, [
         _log_raw(raw), geometry,
         _log_raw(tf.stack(counts, -1)), tf.stop_gradient(shares)])
     return (self._score_configs(graph, encoded, z),
-            _as_float(scaling.known()) * log_times)
+            _as_float(self._statistics.known()) * log_times)
 
   def scores_and_own_loss(self, graph, labels):
     """The own loss: of physical constants and of the learned score."""
@@ -2794,10 +2728,9 @@ class MyEarlyJoinSAGE(_TileRanker):
     time_loss = tf.reduce_mean(
         LogMSE().call(tf.cast(labels, log_times.dtype), log_times))
     sure = tf.minimum(tf.stop_gradient(self._machine.sharpness()) / 10, 1.0)
-    own_loss = time_loss + self._caution * sure ** 2 * tf.reduce_mean(
-        learned ** 2)
+    own_loss = time_loss + sure ** 2 * tf.reduce_mean(learned ** 2)
     return (self._sum(learned, log_times),
-            _as_float(self._statistics.read().known()) * own_loss)
+            _as_float(self._statistics.known()) * own_loss)
 
 
 class HybridEarlyJoinSAGE(MyEarlyJoinSAGE):
@@ -2852,6 +2785,7 @@ class LateJoinConcatPoolSAGE(_SAGE):
     op_embed_dim, hidden_activation, objective: see `_TileRanker`.
   """
   _pooling = ('mean', 'max')
+  _repeats_last = True
 
   def __init__(self, num_configs: int, num_ops: int, *,
                widths: Sequence[int] = (128, 128, 64),
@@ -2925,8 +2859,7 @@ class EnsembleRanker(_TrainedModel):
                if isinstance(value, type) and issubclass(value, _Ranker)
                and not key.startswith('_')}
     _check_choice('members', name, list(rankers))
-    # Without any, each does what it does alone.
-    if feature_stats != 'script' and rankers[name]._takes_stats:
+    if issubclass(rankers[name], (MyEarlyJoinSAGE, AnalyticTileModel)):
       kwargs = {'feature_stats': feature_stats, **kwargs}
     self._members = [rankers[name](num_configs, num_ops, **kwargs)
                      for _ in range(copies)]
@@ -2936,33 +2869,14 @@ class EnsembleRanker(_TrainedModel):
   @tf.autograph.experimental.do_not_convert
   def call(self, graph: tfgnn.GraphTensor, training: bool = False) -> tf.Tensor:
     """Scores float32 [kernels, configs]."""
-    return self._mean(
-        [member(graph, training=training) for member in self._members])
+    return _mean([member(graph, training=training) for member in self._members])
 
   def forward(self, graph: tfgnn.GraphTensor, num_configs: int) -> tf.Tensor:
     """Like a member's: float32 [kernels, num_configs]; lower is faster."""
-    scores = self._mean(
+    scores = _mean(
         [member.forward(graph, num_configs) for member in self._members])
     return _with_repeats_last(scores, _inputs_of(graph).config_feats)
 
   def _create_for(self, node_width, config_width):
     for member in self._members:
       member._create_for(node_width, config_width)
-
-  def _mean(self, scores: Sequence[tf.Tensor]) -> tf.Tensor:
-    return tf.add_n(scores) / len(scores)
-
-  def _loss_step(self, data):
-    graph, labels = data
-    number = len(self._members)
-    with tf.GradientTape() as tape:
-      scores, own_losses = zip(*(
-          member.scores_and_own_loss(graph, labels)
-          for member in self._members))
-      # A mean over members, and so is what they add to it.
-      loss = self.compiled_loss(
-          tf.tile(labels, [number, 1]), tf.concat(scores, 0),
-          regularization_losses=[part / number for part in self.losses])
-      loss += tf.add_n(own_losses) / number
-    self.optimizer.minimize(loss, self.trainable_variables, tape=tape)
-    return self.compute_metrics(graph, labels, self._mean(scores), None)

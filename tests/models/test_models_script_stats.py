@@ -127,7 +127,7 @@ def test_a_model_under_a_script_has_them(name, data_root, script, monkeypatch):
     outside.setattr(flags, 'FLAGS', flags.FlagValues())
     copy = checks.make(name)
     checks.scores_untraced(copy, KERNELS[0], stats)
-    assert not bool(copy._statistics.read().known())
+    assert not bool(copy._statistics.known())
   script(data_root)
   found = checks.make(name)
   np.testing.assert_array_equal(
@@ -147,5 +147,5 @@ def test_features_of_other_files_leave_them_unknown(data_root, script, caplog):
   script(data_root)
   model = checks.make('MyEarlyJoinSAGE')
   assert np.isfinite(checks.scores_untraced(model, other[0], stats)).all()
-  assert not bool(model._statistics.read().known())
+  assert not bool(model._statistics.known())
   assert 'they are of other data' in caplog.text

@@ -80,7 +80,7 @@ def test_pooling_over_the_nodes_of_a_kernel(reduction, expected):
 def test_log_scales_keep_the_sign_and_end_at_one():
   x = tf.constant([[0., 1., -1., 0.01]])
   np.testing.assert_allclose(
-      models._log_scales(x, [100.]),
+      models._log_scales(x)[:, :4],
       [[0, 1, -1, math.log(2) / math.log(101)]], rtol=1e-5)
 
 
@@ -139,13 +139,14 @@ def test_validation_has_the_average_and_the_next_epoch_goes_on():
   """
   weight = tf.Variable(0.0)
   average = models._RunningAverage(0.99)
+  average.begin([weight])
 
   def epoch(goes_on_from, *steps):
     average.on_epoch_begin(0)
     assert weight.numpy() == goes_on_from
     for value in steps:
       weight.assign(value)
-      average.update([weight])
+      average.update()
     average.on_test_begin()
     average.on_epoch_end(0)  # Already done.
     return weight.numpy()

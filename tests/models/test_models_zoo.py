@@ -59,10 +59,15 @@ def test_graph_convolution_on_a_chain():
       per_config[:, 1, 0], np.multiply(expected, 10), rtol=1e-5)
 
 
-def test_equal_attention_is_the_mean_over_neighbours():
+@pytest.fixture
+def one_head(monkeypatch):
+  monkeypatch.setattr(models._GATRound, '_HEADS', 1)
+
+
+def test_equal_attention_is_the_mean_over_neighbours(one_head):
   """Without logits, node 2 takes the mean of 1 and 2 from its producers, and
   nodes 0 and 1 take 4 from their consumer; x + [p + c + x]."""
-  layer = linear(models._GATRound(1, 'relu', num_heads=1))
+  layer = linear(models._GATRound(1, 'relu'))
   for attend in (layer.attend_producers, layer.attend_consumers):
     variable(attend, 'attn_logits/kernel').assign([[0.]])
   y = layer.update(models._Graph(FORK), FORK.node_feats)
@@ -70,11 +75,11 @@ def test_equal_attention_is_the_mean_over_neighbours():
       y[:, 0], [1 + 4 + 1, 2 + 4 + 2, 4 + 1.5 + 4, 8 + 8], rtol=1e-5)
 
 
-def test_attention_by_hand():
+def test_attention_by_hand(one_head):
   """With weights of one, node 2 scores its producer u by x_2 + x_u, positive,
   so a_20 : a_21 = e^1 : e^2; configuration 2 has -x: leaky_relu scores 0.2
   times as high, a_20 : a_21 = e^-0.2 : e^-0.4."""
-  layer = linear(models._GATRound(1, 'relu', num_heads=1))
+  layer = linear(models._GATRound(1, 'relu'))
   x = tf.stack([FORK.node_feats, -FORK.node_feats], axis=1)
   states = models._Graph(FORK).with_states(x)  # Node v, configuration c: 2v + c
   p = layer.attend_producers(states, edge_set_name='edges')[:, 0]
@@ -159,10 +164,7 @@ def test_an_ensemble_trains_each_member_by_its_own_loss(batch):
      "unexpected keyword argument 'width'"),
     ('EnsembleRanker', {'members': {'EarlyJoinGCN': {'objective': 'flags'}}},
      'without objective and averaging'),
-    ('EarlyJoinGAT', {'num_heads': 3},
-     'must be multiples of num_heads; got 128 and 3'),
-    ('MyEarlyJoinSAGE', {'join': 'late', 'joint_rounds': 1},
-     'joint_rounds must be 0 with a late join; got 1'),
+    ('EarlyJoinGAT', {'hidden_dim': 6}, 'must be multiples of 4'),
     ('LateJoinConcatPoolSAGE', {'head_widths': [8, 0]},
      'head_widths must be an integer of at least 1; got 0'),
     ('MLP', {'reduction': 'avg'}, 'reduction must be one of sum, mean'),

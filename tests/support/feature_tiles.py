@@ -46,14 +46,13 @@ def tensorflow_tiles(kernel, stats, given=None,
   statistics = models._Statistics(
       {**(given or stats.to_json()), 'tiles': tiles}, keeps=False)
   statistics.build_once()
-  scaling = statistics.read()
   geo = models._Geometry
   inputs = models._inputs_of(tile_batches.kernel_graph(kernel, stats))
   graph = models._Graph(inputs)
   loops = geo.loops(
-      graph, scaling.raw('node', inputs.node_feats, graph), scaling)
+      graph, statistics.raw('node', inputs.node_feats, graph), statistics)
   return geo, loops, geo.tiles(
-      loops, scaling.raw('config', inputs.config_feats))
+      loops, statistics.raw('config', inputs.config_feats))
 
 
 def counts_of(kernel, tiles='elements') -> dict:

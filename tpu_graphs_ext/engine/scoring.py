@@ -202,7 +202,7 @@ def _counts_elements(given: Any, model: Any) -> bool:
   if isinstance(given, dict):
     return given.get('tiles') == 'elements'
   found = getattr(model, '_statistics', None)  # In the baseline's trainer.
-  return hasattr(found, 'read') and bool(found.read().in_elements())
+  return hasattr(found, 'in_elements') and bool(found.in_elements())
 
 
 def normalisation(run: artifacts.Run,
