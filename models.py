@@ -1,8 +1,7 @@
 """Models that rank the tile-size configurations of TPU kernels.
 
 This one file replaces `tpu_graphs/baselines/tiles/models.py` of the tpu_graphs
-baseline, so it imports only TensorFlow, TF-GNN, NumPy (which TensorFlow needs
-itself) and the standard library.
+baseline, so it imports only TensorFlow, TF-GNN, NumPy and the standard library.
 
 What the training and prediction scripts rely on:
   * `Model(num_configs, num_ops, **kwargs)`: configurations per kernel in
@@ -15,14 +14,8 @@ What the training and prediction scripts rely on:
   * The trainable variables are the whole state, in an order that does not
     depend on the data: the scripts copy them by position.
 
-The models:
-  * `MyEarlyJoinSAGE`: the one to train. `HybridEarlyJoinSAGE` trusts the
-    analytic runtime more, `AnalyticTileModel` has nothing else.
-  * `EarlyJoinSAGE`, `LateJoinSAGE`, `EarlyJoinResGCN`, `LateJoinResGCN`, `MLP`:
-    the baseline's five, computed without copying config features onto nodes.
-  * To compare: `EarlyJoinGCN`, `LateJoinGCN`, `EarlyJoinGAT`, `LateJoinGAT`,
-    `LateJoinConcatPoolSAGE`, `EarlyJoinConcatPoolSAGE`.
-  * `EnsembleRanker`: copies of a model, trained and scored together.
+Train `MyEarlyJoinSAGE`. The baseline's five models are computed without copying
+config features onto nodes; the others are there to compare.
 
 Chapters, each of which uses only names of earlier ones:
   host: what touches the environment, the script's flags and its files.
@@ -31,12 +24,16 @@ Chapters, each of which uses only names of earlier ones:
   objectives: losses that rank.
   layers: LayerNorm, rounds of message passing.
   ranker: averaged weights, scoring in chunks, duplicates last.
-  baseline: the baseline's five models.
+  baseline: `EarlyJoinSAGE`, `LateJoinSAGE`, `EarlyJoinResGCN`,
+    `LateJoinResGCN`, `MLP`.
   tile ranker: `_TileRanker`, the base of the new models.
   statistics: undoes the scaling of features.
   geometry: loop nests, and what each configuration does in them.
-  analytic: time from counts; `MyEarlyJoinSAGE`.
-  comparison: other models, and the ensemble.
+  analytic: time from counts; `MyEarlyJoinSAGE`, `HybridEarlyJoinSAGE`, which
+    trusts that time more, and `AnalyticTileModel`, which has nothing else.
+  comparison: `EarlyJoinGCN`, `LateJoinGCN`, `EarlyJoinGAT`, `LateJoinGAT`,
+    `LateJoinConcatPoolSAGE`, `EarlyJoinConcatPoolSAGE`; `EnsembleRanker`,
+    copies of a model that are trained and scored together.
 
 Letters in shape remarks: `kernels` in the batch, `configs` of each kernel,
 `nodes` and `edges` of the whole batch, `F` and `G` columns of node and config
@@ -44,10 +41,9 @@ features, `width` of a hidden layer.
 
 Sources:
   [GCN] Kipf and Welling, ICLR 2017.  [GraphSAGE] Hamilton et al., NeurIPS 2017.
-  [ListMLE] Xia et al., ICML 2008.  [TpuGraphs] Phothilimthana et al., 2023.
+  [ListMLE] Xia et al., ICML 2008.  [FiLM] Perez et al., AAAI 2018.
   [Breslow] Breslow, discussion of Cox's regression models, 1972.
   [GAT] Velickovic et al., ICLR 2018.  [GATv2] Brody et al., ICLR 2022.
-  [FiLM] Perez et al., AAAI 2018.
 """
 
 import concurrent.futures
@@ -56,7 +52,6 @@ import logging
 import math
 import os
 import sys
-import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable, NamedTuple, Optional
@@ -84,7 +79,6 @@ if (os.cpu_count() or 1) <= _CORES_WITHOUT_SHARING.get(_SCRIPT, 0):
 _TABLE_WIDTHS = {'node': 140, 'config': 24}  # Columns of the files.
 # Columns: product of the output's bounds, and of the shape of a node.
 _BOUNDS_PRODUCT, _SHAPE_PRODUCT = 15, 28
-_LEAST_PART = 0.02
 _TILES = ('layout tiles', 'elements')  # What tile bounds can count.
 
 
@@ -92,30 +86,25 @@ def _of_running_script(num_configs: int) -> Optional[Mapping[str, Any]]:
   """Statistics of the data that the running script reads, for `_Statistics`.
 
   The baseline's scripts give models scaled features without the scale, but
-  their flags name the files. Reads features only; the trainer scales by kernels
-  with at least `num_configs`. None unless such a script is running and its
-  files have the usual columns.
+  their flags name the files. The trainer scales by kernels with at least
+  `num_configs`. None without such a script, or files with the usual columns.
   """
   absl_flags = sys.modules.get('absl.flags')  # There, if a script has flags.
   given = absl_flags.FLAGS if absl_flags else None
-  if not given or not given.is_parsed() or not isinstance(
-      getattr(given, 'data_root', None), str):
+  if not given or not given.is_parsed() or 'data_root' not in given:
     return None
   folder = os.path.join(os.path.expanduser(given.data_root), 'train')
   try:
-    return _of_files(folder, num_configs, getattr(given, 'toy_data', False))
-  except (AttributeError, KeyError, OSError, SyntaxError, TypeError, ValueError,
-          zipfile.BadZipFile, tf.errors.OpError) as error:
-    _log.warning(
-        'No feature_stats: the kernels under %s cannot be read (%s).', folder,
-        error)
+    return _of_files(folder, num_configs, given.toy_data)
+  except Exception as error:  # Damaged files raise many kinds.
+    _log.warning('No feature_stats: the kernels under %s cannot be read (%s).',
+                 folder, error)
     return None
 
 
 @functools.cache
 def _of_files(folder: str, num_configs: int,
               toy_data: bool) -> Optional[Mapping[str, Any]]:
-  """Statistics of the .npz files in a folder, or None; see above."""
   files = tf.io.gfile.glob(os.path.join(folder, '*.npz'))
   files = files[:100] if toy_data else files  # As the baseline's reader does.
   _log.info('Reading feature_stats from %d kernels under %s.', len(files),
@@ -127,11 +116,10 @@ def _of_files(folder: str, num_configs: int,
                        for table, width in _TABLE_WIDTHS.items()):
     return None
   stored, of_all = _over_kernels(enough), _over_kernels(kernels)
-  stored['tiles'] = _TILES[_count_elements(kernels)]
   if all(stored[table]['used'] == of_all[table]['used']
          for table in _TABLE_WIDTHS):
     stored['all_kernels'] = of_all
-  return stored
+  return {**stored, 'tiles': _TILES[_count_elements(kernels)]}
 
 
 def _over_kernels(kernels: Sequence[Mapping[str, Any]]) -> dict:
@@ -147,13 +135,12 @@ def _over_kernels(kernels: Sequence[Mapping[str, Any]]) -> dict:
 def _count_elements(kernels: Sequence[Mapping[str, Any]]) -> bool:
   """Whether tile bounds count elements, by each kernel's largest tile.
 
-  A TPU's layout tile holds up to 1,024 elements, so that there a tile of the
-  whole tensor has a small part of its elements in bounds.
+  In layout tiles, a tensor has up to 1,024 times as many elements.
   """
   parts = [kernel['config'][1][_BOUNDS_PRODUCT]
            / max(1.0, kernel['node'][1][_SHAPE_PRODUCT]) for kernel in kernels]
   parts = [part for part in parts if part > 0]
-  return bool(parts) and float(np.median(parts)) > _LEAST_PART
+  return bool(parts) and float(np.median(parts)) > 0.02
 
 
 def _of_file(path: str) -> Mapping[str, Any]:
@@ -262,9 +249,6 @@ def _inputs_of(graph: tfgnn.GraphTensor) -> _Inputs:
   ops = graph.node_sets['op']
   configs = graph.node_sets['config']
   feed = graph.edge_sets['feed'].adjacency
-  kernels = configs.sizes.shape[0]
-  if kernels is None:
-    kernels = tf.shape(configs.sizes)[0]
   config_feats = configs['feats']  # [kernels * configs, G]
   return _Inputs(
       opcode=tf.cast(ops['op'], tf.int32),
@@ -272,17 +256,8 @@ def _inputs_of(graph: tfgnn.GraphTensor) -> _Inputs:
       node_counts=tf.cast(ops.sizes, tf.int32),
       consumer=tf.cast(feed.source, tf.int32),
       producer=tf.cast(feed.target, tf.int32),
-      config_feats=tf.reshape(
-          config_feats, [kernels, -1, config_feats.shape[-1]]))
-
-
-def _input_specs(node_width: int, config_width: int) -> _Inputs:
-  """Shapes for which one trace serves every batch."""
-  ints = tf.TensorSpec([None], tf.int32)
-  return _Inputs(
-      opcode=ints, node_feats=tf.TensorSpec([None, node_width]),
-      node_counts=tf.TensorSpec([None], tf.int32), consumer=ints,
-      producer=ints, config_feats=tf.TensorSpec([None, None, config_width]))
+      config_feats=tf.reshape(config_feats, [
+          tf.size(configs.sizes), -1, config_feats.shape[-1]]))
 
 
 def _traced(function: Callable[..., Any], *specs: Any) -> Callable[..., Any]:
@@ -316,10 +291,11 @@ class _Graph:
     self._adjacency, self._mean_adjacency, self.degree = {}, {}, {}
     for of, (senders, receivers) in self._edges.items():
       places = tf.cast(tf.stack([receivers, senders], -1), tf.int64)
-      self._adjacency[of] = tf.SparseTensor(
-          places, tf.ones_like(receivers, tf.float32), shape)
-      self.degree[of] = self.sum_of(
-          of, tf.ones_like(inputs.opcode, tf.float32))
+      ones = tf.ones_like(receivers, tf.float32)
+      self._adjacency[of] = tf.SparseTensor(places, ones, shape)
+      self.degree[of] = tf.math.unsorted_segment_sum(
+          ones, receivers, self.nodes)
+      self.degree[of].set_shape([None])
       self._mean_adjacency[of] = tf.SparseTensor(
           places, 1 / tf.gather(self.degree[of], receivers), shape)
 
@@ -337,7 +313,7 @@ class _Graph:
     return self._product(self._adjacency[of], x)
 
   def mean_of(self, of: str, x: tf.Tensor) -> tf.Tensor:
-    """Like `sum_of`, divided by the number of edges where there are any."""
+    """Like `sum_of`, divided by the number of edges, if any."""
     return self._product(self._mean_adjacency[of], x)
 
   def first_and_last(self, of: str) -> tuple:
@@ -350,12 +326,9 @@ class _Graph:
             tf.where(last < 0, own, last))
 
   def with_states(self, x: tf.Tensor) -> tfgnn.GraphTensor:
-    """The nodes with states `x` and the edges from producer to consumer.
-
-    TF-GNN takes states of rank 2, so each configuration gets a copy of the
-    graph: node v of configuration c is node v * configs + c, of x float32
-    [nodes, ..., width].
-    """
+    """The nodes with states `x` [nodes, ..., width] and the edges from producer
+    to consumer. TF-GNN takes states of rank 2, so node v of configuration c
+    becomes node v * configs + c."""
     states = tf.reshape(x, [-1, x.shape[-1]])
     copies = tf.shape(states)[0] // self.nodes
     consumer, producer = (
@@ -391,17 +364,6 @@ _REDUCTIONS = {
 def _per_row(values: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
   """[rows] -> [rows, 1, ...], to go with an `x` [rows, ...]."""
   return tf.reshape(values, [-1] + [1] * (x.shape.rank - 1))
-
-
-_RULES = {'a positive number': lambda value: value > 0,
-          'at least 0 and below 1': lambda value: 0 <= value < 1}
-
-
-def _check_number(argument: str, value: Any, rule: str) -> None:
-  """Raises a ValueError unless `value` is a number that follows the rule."""
-  if isinstance(value, bool) or not isinstance(
-      value, (int, float)) or not _RULES[rule](value):
-    raise ValueError(f'{argument} must be {rule}; got {value!r}.')
 
 
 def _dense(layer: tf.keras.layers.Dense, x: tf.Tensor,
@@ -569,7 +531,6 @@ class _GCNRound(_DenseNorm):
   """
 
   def update(self, graph: _Graph, x: tf.Tensor) -> tf.Tensor:
-    """Shapes: x float32 [nodes, ..., width] -> same."""
     # [nodes, 1, ...], D^-1/2
     scale = _per_row(tf.math.rsqrt(graph.degree['both'] + 1), x)
     y = scale * _matmul(x, self.dense.kernel)
@@ -609,15 +570,11 @@ class _GATRound(_DenseNorm):
       attend(loop, edge_set_name='edges')
 
   def update(self, graph: _Graph, x: tf.Tensor) -> tf.Tensor:
-    """Shapes: x float32 [nodes, ..., width] -> same."""
     states = graph.with_states(x)
     parts = [tf.reshape(attend(states, edge_set_name='edges'), tf.shape(x))
              for attend in (self.attend_producers, self.attend_consumers)]
     joined = tf.concat(parts + [x], -1)  # [nodes, ..., 3 width]
     return x + self(joined)
-
-
-_ROUNDS = {'sage': _SAGERound, 'gcn': _GCNRound, 'gat': _GATRound}
 
 
 _LOG_SCALES = (1e2, 1e4, 1e6)
@@ -645,23 +602,16 @@ class _RunningAverage(tf.keras.callbacks.Callback):
       a <- d a + (1 - d) w   after each step,  d = min(decay, n / (9 + n))
   with n steps done before. The model has a from validation on, and w again in
   the next epoch; weights that were changed meanwhile start a new average. It
-  does what a falling learning rate would, which the scripts keep constant.
-  Source: Polyak and Juditsky 1992.
+  does what a falling learning rate would (Polyak and Juditsky 1992).
   """
 
-  def __init__(self, decay: float):
+  def __init__(self, decay: float, weights: Sequence[tf.Variable]):
     super().__init__()
-    self._decay = decay
+    self._decay, self._weights = decay, list(weights)
     # n; while the model has a, a checksum of a, else -1; a of each weight, or w
     # while the model has a.
-    self.state = []
-
-  def begin(self, weights: Sequence[tf.Variable]) -> None:
-    """Creates the variables, once; before the first step."""
-    if not self.state:
-      self._weights = list(weights)
-      self.state = [tf.Variable(value, trainable=False) for value in (
-          0.0, tf.constant(-1, tf.int64), *weights)]
+    self.state = [tf.Variable(value, trainable=False) for value in (
+        0.0, tf.constant(-1, tf.int64), *weights)]
 
   def update(self) -> None:
     """Adds the weights after a step; part of the compiled training step."""
@@ -704,7 +654,6 @@ def _use_one_operation(optimizer: tf.keras.optimizers.Optimizer) -> None:
 
   Keras's own takes some thirty small operations a variable, which on small
   kernels is most of a training step. Sparse gradients are left to Keras.
-  Source: Kingma and Ba, ICLR 2015.
   """
   if type(optimizer) is not tf.keras.optimizers.Adam or optimizer.amsgrad:
     return
@@ -740,9 +689,11 @@ class _TrainedModel(tf.keras.Model):
   def __init__(self, objective: str = 'flags', averaging: float = 0.0):
     super().__init__()
     _check_choice('objective', objective, list(_OBJECTIVES))
-    _check_number('averaging', averaging, 'at least 0 and below 1')
-    self._objective = objective
-    self._average = _RunningAverage(averaging) if averaging else None
+    if not isinstance(averaging, (int, float)) or not 0 <= averaging < 1:
+      raise ValueError('averaging must be a number of at least 0 and below 1; '
+                       f'got {averaging!r}.')
+    self._objective, self._averaging = objective, averaging
+    self._average = None  # Needs the weights.
 
   def compile(self, optimizer='rmsprop', loss=None, **kwargs):
     """Like Keras's; `objective` comes before the given loss."""
@@ -763,22 +714,16 @@ class _TrainedModel(tf.keras.Model):
     return super().fit(x, *args, callbacks=own + [*(callbacks or [])], **kwargs)
 
   def training_state(self) -> list:
-    """Variables that a training needs to go on, beside weights and optimizer;
-    for a model whose weights exist."""
-    if not self._average:
+    """Variables that resuming needs beside the weights, which must exist."""
+    if not self._averaging:
       return []
-    self._average.begin(self.trainable_variables)
+    self._average = self._average or _RunningAverage(
+        self._averaging, self.trainable_variables)
     return self._average.state
 
   @tf.autograph.experimental.do_not_convert
   def train_step(self, data):
-    logs = self._loss_step(data)
-    if self._average:
-      self._average.update()
-    return logs
-
-  def _loss_step(self, data):
-    """One step of the optimizer on a batch (graph, labels); returns metrics.
+    """One step on a batch (graph, labels); returns metrics.
 
     The loss is the mean over the members of each one's own.
     """
@@ -793,29 +738,10 @@ class _TrainedModel(tf.keras.Model):
           regularization_losses=[part / number for part in self.losses])
       loss += tf.add_n(own_losses) / number
     self.optimizer.minimize(loss, self.trainable_variables, tape=tape)
-    return self.compute_metrics(graph, labels, _mean(scores), None)
-
-
-def _mean(scores: Sequence[tf.Tensor]) -> tf.Tensor:
-  return tf.add_n(scores) / len(scores)
-
-
-def _first_copies(config_feats: tf.Tensor) -> tf.Tensor:
-  """The first configuration of its kernel with the same features, for each.
-
-  Shapes: float32 [kernels, configs, G] -> int32 [kernels, configs], counted
-  through the batch.
-  """
-  kernels, configs = tf.unstack(tf.shape(config_feats)[:2])
-  number = kernels * configs
-  kernel_of = tf.repeat(tf.cast(tf.range(kernels), tf.float32), configs)
-  rows = tf.concat([
-      kernel_of[:, tf.newaxis],
-      tf.reshape(config_feats, [number, config_feats.shape[-1]])], 1)
-  with tf.device('CPU:0'):  # TensorFlow has it for rows nowhere else.
-    tile = tf.raw_ops.UniqueV2(x=rows, axis=[0]).idx  # [kernels * configs]
-  first = tf.math.unsorted_segment_min(tf.range(number), tile, number)
-  return tf.reshape(tf.gather(first, tile), [kernels, configs])
+    if self._average:
+      self._average.update()
+    mean_scores = tf.add_n(scores) / number
+    return self.compute_metrics(graph, labels, mean_scores, None)
 
 
 def _with_repeats_last(scores: tf.Tensor,
@@ -825,16 +751,23 @@ def _with_repeats_last(scores: tf.Tensor,
   Trying a tile twice teaches nothing. The k-th duplicate, in the order of the
   first copies' scores, gets
       score = worst + k size / 1024
-  from the worst score and the largest magnitude, at least 1, of a first copy;
-  float32 can represent millions of such steps. If all configurations are equal,
-  nothing changes.
+  from the worst score and the largest magnitude, at least 1, of a first copy.
+  If all configurations are equal, nothing changes.
   Shapes: scores float32 [kernels, configs], config_feats [kernels, configs, G].
   """
-  first = _first_copies(config_feats)
-  copies = tf.reshape(tf.range(tf.size(first)), tf.shape(first)) != first
-  some = tf.math.count_nonzero(~copies, -1, keepdims=True) > 1
-  copies &= some
-  of_first = tf.gather(tf.reshape(scores, [-1]), first)
+  number = tf.range(tf.size(scores))  # Configurations through the batch.
+  kernel = number // tf.shape(scores)[1]
+  rows = tf.concat([
+      tf.cast(kernel, tf.float32)[:, tf.newaxis],
+      tf.reshape(config_feats, [-1, config_feats.shape[-1]])], 1)
+  with tf.device('CPU:0'):  # TensorFlow has it for rows nowhere else.
+    tile = tf.raw_ops.UniqueV2(x=rows, axis=[0]).idx
+  first = tf.gather(tf.math.unsorted_segment_min(
+      number, tile, tf.size(number)), tile)
+  copies = tf.reshape(number != first, tf.shape(scores))
+  copies &= tf.math.count_nonzero(~copies, -1, keepdims=True) > 1
+  of_first = tf.reshape(
+      tf.gather(tf.reshape(scores, [-1]), first), tf.shape(scores))
   worst = tf.reduce_max(of_first, -1, keepdims=True)
   size = tf.maximum(tf.reduce_max(tf.abs(of_first), -1, keepdims=True), 1.0)
   # Sorting keeps the order of what is equal.
@@ -856,11 +789,11 @@ class _Ranker(_TrainedModel):
     _score(graph, encoded, config_feats): float32 [kernels, configs], from that
       structure and config_feats [kernels, configs, G].
   `forward` runs `_score` on chunks of configurations, so that its memory does
-  not grow with their number. A score depends on its own configuration alone.
+  not grow with their number; a score depends on its configuration alone.
   """
   _CHUNK_FLOATS = 3 * 2 ** 17  # Of [nodes, chunk, width]; fits in a cache.
   _CHUNKS_AT_ONCE = 2  # One fills the gaps that the other leaves on the cores.
-  _early = True  # Whether configurations join the nodes, or later on.
+  _early = False  # Whether configurations join the nodes, or later on.
   _repeats_last = True  # Whether `forward` puts them there.
   _members = property(lambda self: [self])
 
@@ -881,7 +814,6 @@ class _Ranker(_TrainedModel):
   @tf.autograph.experimental.do_not_convert
   def call(self, graph: tfgnn.GraphTensor, training: bool = False) -> tf.Tensor:
     """Scores all configurations at once: float32 [kernels, configs]."""
-    del training  # There is no dropout.
     inputs = self._inputs_for(graph)
     # Keras traces a call three times to save a model, 4 s without this trace.
     score = self._at_once if tf.inside_function() else self._score_at_once
@@ -911,15 +843,13 @@ class _Ranker(_TrainedModel):
   def scores_and_own_loss(self, graph: tfgnn.GraphTensor,
                           labels: tf.Tensor) -> tuple:
     """Scores in training, and a loss to add to the objective's."""
-    del labels
     scores = self._score_at_once(self._inputs_for(graph), self._embedded(graph))
     return scores, tf.constant(0.0)
 
   def forward(self, graph: tfgnn.GraphTensor, num_configs: int) -> tf.Tensor:
     """Scores any number of configurations of each kernel in bounded memory:
     float32 [kernels, num_configs], lower is faster."""
-    del num_configs  # The graph says it too.
-    inputs = self._inputs_for(graph)
+    inputs = self._inputs_for(graph)  # Creates `_rank`.
     return self._rank(*inputs)
 
   def _create_for(self, node_width, config_width):
@@ -930,7 +860,9 @@ class _Ranker(_TrainedModel):
           self._op_embedding.embedding_layer.build([None])
         self._build_layers(*widths)
       self._input_widths = widths
-      specs = _input_specs(*widths)
+      ints = tf.TensorSpec([None], tf.int32)  # One trace serves every batch.
+      specs = _Inputs(ints, tf.TensorSpec([None, node_width]), ints, ints, ints,
+                      tf.TensorSpec([None, None, config_width]))
       self._rank = _traced(self._rank_in_chunks, *specs)
       self._at_once = _traced(
           self._score_at_once, specs, tf.TensorSpec([None, self._embed_width]))
@@ -979,17 +911,14 @@ class _Ranker(_TrainedModel):
 
 
 class _BaselineRanker(_Ranker):
-  """Base of the baseline's models: where config features join.
+  """Base of the baseline's models.
 
   An early join gives every node the columns [embedded opcode, config features,
   node features] before the first layer; a late join appends the config features
-  to the pooled node states before the head.
-
-  Subclasses define `_postnet`, the head; `_first`, the first linear layer on
-  the node columns; `_with_configs`, which adds the config columns to it; and
-  `_pooled`, [nodes, ..., width] -> [kernels, ..., any], all up to the head.
+  to the pooled node states. Subclasses define `_postnet`, the head; `_first`,
+  the first linear layer on the node columns; `_with_configs`, which adds the
+  config columns to it; and `_pooled`, all up to the head.
   """
-  _early = False
   _repeats_last = False
 
   def _joined_width(self, node_width: int, config_width: int) -> int:
@@ -1013,19 +942,13 @@ class _BaselineRanker(_Ranker):
 
   def _score(self, graph, encoded, config_feats):
     if self._early:
-      encoded = self._pooled(
+      pooled = self._pooled(
           graph, self._with_configs(graph, encoded, config_feats))
-    return self._head(self._postnet, encoded, config_feats)
-
-  def _head(self, head: tf.keras.Sequential, pooled: tf.Tensor,
-            config_feats: tf.Tensor) -> tf.Tensor:
-    """Scores, from pooled states [kernels, configs, width], or [kernels, width]
-    where configurations join here."""
-    if not self._early:  # Joined first, as the baseline's sums are rounded.
+    else:  # Joined first, as the baseline's sums are rounded.
       once_a_config = tf.zeros_like(config_feats[..., :1])
       pooled = tf.concat(
-          [pooled[:, tf.newaxis] + once_a_config, config_feats], -1)
-    for layer in head.layers:
+          [encoded[:, tf.newaxis] + once_a_config, config_feats], -1)
+    for layer in self._postnet.layers:
       is_dense = isinstance(layer, tf.keras.layers.Dense)
       pooled = (_dense(layer, pooled, apart=not self._early) if is_dense
                 else layer(pooled))
@@ -1048,21 +971,18 @@ class _SAGE(_BaselineRanker):
                head_widths: Sequence[int], objective: str = 'flags'):
     super().__init__(num_configs, num_ops, op_embed_dim, max(widths), objective)
     self._activation_fn = _activation(hidden_activation)
-    self._widths = tuple(widths)
     self._gnn_layers = [_mlp([width], hidden_activation) for width in widths]
     self._postnet = _mlp([*head_widths, 1], hidden_activation)
 
   def _build_layers(self, node_width: int, config_width: int) -> None:
     width = self._joined_width(node_width, config_width)
-    leading = [None, None] if self._early else [None]
-    for layer, next_width in zip(self._gnn_layers, self._widths):
-      layer.build(leading + [2 * width])  # Neighbours first, then the node.
-      width = next_width
+    for layer in self._gnn_layers:
+      layer.build([None, 2 * width])  # Neighbours first, then the node.
+      width = layer.layers[0].units
     self._build_head(len(self._pooling) * width, config_width)
 
   def _finished(self, y: tf.Tensor, layer: int) -> tf.Tensor:
     """From the linear part of a layer, counted from 0, to its output."""
-    del layer
     return tf.nn.l2_normalize(self._activation_fn(y), axis=-1)
 
   def _first(self, graph, x):
@@ -1103,8 +1023,7 @@ class _SAGE(_BaselineRanker):
 class _SumSAGE(_SAGE):
   """GraphSAGE with summed neighbours, consumers and producers alike.
 
-      y_v = x_v W_self + (sum of x_u over neighbours u of v) W_neighbor + b
-      x_v <- act(y_v) / |act(y_v)|
+      a_v = sum of x_u over neighbours u of v,   x_v <- act(y_v) / |act(y_v)|
   and a head on the sum of x over the nodes of a kernel.
   Source: [GraphSAGE]; the baseline's variant of it, weight for weight.
   """
@@ -1161,7 +1080,6 @@ class _ResGCN(_BaselineRanker):
     self._build_head(self._width, config_width)
 
   def _first(self, graph, x):
-    del graph
     layer = self._prenet.layers[0]
     kernel = self._rows(layer.kernel)[0] if self._early else layer.kernel
     return x @ kernel + layer.bias
@@ -1217,18 +1135,14 @@ class MLP(_BaselineRanker):
     _check_integers(0, mlp_layers=mlp_layers)
     _check_choice('reduction', reduction, list(_REDUCTIONS))
     self._reduction = reduction
-    self._mlp = _mlp([hidden_dim] * mlp_layers + [1], hidden_activation)
+    self._postnet = _mlp([hidden_dim] * mlp_layers + [1], hidden_activation)
 
   def _build_layers(self, node_width: int, config_width: int) -> None:
-    pooled_width = self._joined_width(node_width, config_width)
-    self._mlp.build([None, None, pooled_width + config_width])
+    self._build_head(self._embed_width + node_width, config_width)
 
   def _encode(self, graph, embedded, node_feats):
     """Pooled features [kernels, F + E]."""
     return graph.pool(self._reduction, tf.concat([node_feats, embedded], -1))
-
-  def _score(self, graph, encoded, config_feats):
-    return self._head(self._mlp, encoded, config_feats)
 
 
 # --------------------------------------------------------- chapter: tile ranker
@@ -1250,7 +1164,6 @@ class _GatedJoin(tf.keras.layers.Layer):
     self.activate = _activation(activation)
 
   def build(self, input_shape):
-    """Builds for an a and a b of one width, the last of `input_shape`."""
     for layer in (self.added, self.gate, self.joined):
       layer.build(input_shape)
     self.norm.build([None, self.joined.units])
@@ -1276,48 +1189,40 @@ class _TileRanker(_Ranker):
       z = N(log scales of config features W)  a configuration
       z <- z + N(k A + (1 + k G) * (z B))     the join, head_layers times
       score = z w + b
-  That is `join` 'late': no state belongs to a node and a configuration. 'early'
-  pools, instead of h,
+  That is a late join: no state belongs to a node and a configuration. A
+  subclass with `_early` pools, instead of h,
       x_v = N(h_v A + (1 + h_v G) * (z B))
       x_v <- x_v + N([p_v, c_v, x_v] W)
-  and its head starts from z = k. `convolution` chooses the rounds; the formula
-  above is `_SAGERound`. Source of the gated join: [FiLM].
+  and its head starts from z = k; one with another `_round` than `_SAGERound`
+  has other messages. Source of the gated join: [FiLM].
 
   Args:
     hidden_dim: width of all layers but those on x, of joint_dim.
-    joint_dim: width of x, where most of the work of an early join is.
     op_embed_dim: width of an embedded opcode.
-    node_rounds: see above.
-    head_layers: joins between pooling and the score.
+    node_rounds, head_layers: see above.
     hidden_activation: a function of `tf.nn`.
     averaging, objective: see `_TrainedModel`.
-    join: where configurations join, 'late' or 'early'.
-    convolution: kind of the rounds, one of `_ROUNDS`.
   """
+  _round = _SAGERound
   _pooling = ('mean', 'max', 'sum')
 
   def __init__(self, num_configs: int, num_ops: int, *, hidden_dim: int = 128,
                joint_dim: int = 64, op_embed_dim: int = 32,
                node_rounds: int = 2, head_layers: int = 2,
                hidden_activation: str = 'leaky_relu', averaging: float = 0.998,
-               objective: str = 'listmle_fastest_first', join: str = 'late',
-               convolution: str = 'sage'):
+               objective: str = 'listmle_fastest_first'):
     super().__init__(num_configs, num_ops, op_embed_dim, hidden_dim, objective,
                      averaging)
-    _check_choice('join', join, ['early', 'late'])
-    _check_choice('convolution', convolution, list(_ROUNDS))
     _check_integers(1, joint_dim=joint_dim, head_layers=head_layers)
     _check_integers(0, node_rounds=node_rounds)
-    self._early = join == 'early'
     self._state_width = joint_dim if self._early else hidden_dim
-    make_round = _ROUNDS[convolution]
     self._node_encoder = _DenseNorm(hidden_dim, hidden_activation)
-    self._node_rounds = [make_round(hidden_dim, hidden_activation)
+    self._node_rounds = [self._round(hidden_dim, hidden_activation)
                          for _ in range(node_rounds)]
     self._config_encoder = _DenseNorm(hidden_dim, hidden_activation)
     if self._early:
       self._join = _GatedJoin(joint_dim, hidden_activation)
-      self._joint_round = make_round(joint_dim, hidden_activation)
+      self._joint_round = self._round(joint_dim, hidden_activation)
     self._kernel_encoder = _DenseNorm(hidden_dim, hidden_activation)
     self._head = [_GatedJoin(hidden_dim, hidden_activation)
                   for _ in range(head_layers)]
@@ -1349,10 +1254,8 @@ class _TileRanker(_Ranker):
     return self._join.fixed(h) if self._early else self._of_kernels(graph, h)
 
   def _of_kernels(self, graph: _Graph, x: tf.Tensor) -> tuple:
-    """k, and its part of every join of the head.
-
-    Shapes: x float32 [nodes, configs or 1, any] -> [kernels, same, hidden_dim].
-    """
+    """k, and its part of every join of the head, from x [nodes, configs or 1,
+    any]: float32 [kernels, the same, hidden_dim]."""
     k = self._kernel_encoder(graph.pools(self._pooling, x))
     return k, [layer.fixed(k) for layer in self._head]
 
@@ -1392,8 +1295,7 @@ class _Statistics(tf.keras.layers.Layer):
       all columns of the files; columns with equal bounds are dropped. Optional
       keys: 'all_kernels', the same over all train kernels; 'tiles', whether
       tile bounds count 'elements' or 'layout tiles'. None: unknown.
-      'script': see `_of_running_script`.
-    num_configs: the model's.
+      'script': `_of_running_script(num_configs)`.
     keeps: store them as a trainable variable with gradient 0, because the
       scripts copy only trainable variables into a new model.
   """
@@ -1419,10 +1321,7 @@ class _Statistics(tf.keras.layers.Layer):
         self._initial[place, :, first:first + known.shape[1]] = known
       first += width
     tiles = stored.get('tiles', _TILES[0])
-    if tiles not in _TILES:
-      raise ValueError(
-          f'feature_stats: tiles must be one of {", ".join(_TILES)}; got '
-          f'{tiles!r}. `tpu-graphs-ext stats` prints them.')
+    _check_choice('feature_stats: tiles', tiles, _TILES)
     self._initial[..., -1] = tiles == _TILES[1]
 
   def _bounds_of(self, stored, table):
@@ -1437,7 +1336,7 @@ class _Statistics(tf.keras.layers.Layer):
           '`tpu-graphs-ext stats` prints them.') from None
 
   def check(self, node_width: int, config_width: int) -> None:
-    """Raises a ValueError unless that many columns vary; before `build_once`.
+    """Raises a ValueError unless that many columns vary; before `build`.
 
     Statistics of the running script become unknown instead: its features may
     come from a cache that is older than the files.
@@ -1454,15 +1353,13 @@ class _Statistics(tf.keras.layers.Layer):
         _log.warning('%s', message)
         self._initial = np.zeros_like(self._initial)
 
-  def build_once(self) -> None:
-    if self.built:
-      return
+  def build(self, input_shape):
     self._table = self._initial
     if self._keeps:
       self._table = self.add_weight(
           'feature_stats', self._initial.shape,
           initializer=lambda shape, dtype: tf.constant(self._initial))
-    self.built = True
+    super().build(input_shape)
 
   def zero(self) -> tf.Tensor:
     """Gives the variable a gradient when added to a score."""
@@ -1523,9 +1420,8 @@ _NODE_COLUMNS = {
     'is_root': (0, 1), 'element_type': (2, 19), 'shape': (21, 6),
     'parameter_number': (30, 1), 'dimensions': (31, 6), 'window': (37, 6),
     'stride': (45, 6), 'window_dilation': (69, 6), 'base_dilation': (77, 6),
-    'convolution': (93, 14),
-    'feature_groups': (107, 1), 'batch_groups': (108, 1),
-    'minor_to_major': (134, 6)}
+    'convolution': (93, 14), 'feature_groups': (107, 1),
+    'batch_groups': (108, 1), 'minor_to_major': (134, 6)}
 _OF_CONVOLUTION = {
     'window': 4, 'stride': 4, 'window_dilation': 4, 'base_dilation': 4,
     'convolution': 14, 'feature_groups': 1, 'batch_groups': 1}
@@ -1542,10 +1438,8 @@ _EYE = [[float(i == j) for j in range(_DIMS)] for i in range(_DIMS)]
 
 
 class _Hardware(NamedTuple):
-  """A machine. Times are in ns; constants with a time can be trained.
-
-  With lanes of 1, tile bounds count elements, of logical dimensions.
-  """
+  """A machine. Times are in ns; constants with a time can be trained."""
+  in_elements: float = 0.0  # 1: bounds count them, of logical dimensions.
   lanes: int = 128          # Elements of a layout tile, most minor dimension.
   sublanes: int = 8         # The same, second most minor.
   matrix_side: int = 128    # Of a block of weights in the matrix unit.
@@ -1556,20 +1450,16 @@ class _Hardware(NamedTuple):
   piece_ns: float = 3.0     # For each contiguous piece of a transfer.
   matrix_row_ns: float = 0.6   # One row through one block of weights.
   vector_ns: float = 0.9    # One instruction on lanes * sublanes elements.
-  unhidden: float = 0.05    # Part of the shorter of memory and arithmetic time
-                            # that does not overlap with the longer.
-
-  def in_elements(self) -> tf.Tensor:
-    """Whether its tile bounds count elements: bool []."""
-    return tf.equal(self.lanes, 1.0)
+  unhidden: float = 0.05    # Part of the shorter of memory and arithmetic.
 
 
-_TRAINED_CONSTANTS = _Hardware._fields[4:]
+_TRAINED_CONSTANTS = _Hardware._fields[5:]
 # Where tile bounds count layout tiles, and where they count elements.
 _MACHINES = (
     _Hardware(),
-    _Hardware(lanes=1, sublanes=1, matrix_side=1, matrix_min_rows=1,
-              matrix_row_ns=0.6 / 128 ** 2, vector_ns=0.9 / 1024))
+    _Hardware(in_elements=1.0, lanes=1, sublanes=1, matrix_side=1,
+              matrix_min_rows=1, matrix_row_ns=0.6 / 128 ** 2,
+              vector_ns=0.9 / 1024))
 
 
 def _product(x: tf.Tensor) -> tf.Tensor:
@@ -1579,11 +1469,6 @@ def _product(x: tf.Tensor) -> tf.Tensor:
 
 def _log2(x: tf.Tensor) -> tf.Tensor:
   return tf.math.log(x) / math.log(2)
-
-
-def _halves(x: tf.Tensor) -> Sequence[tf.Tensor]:
-  """[kernels, 12 axes, ...] -> of the tiled tensor, of the filter."""
-  return tf.split(x, 2, 1)
 
 
 def _hot(index: tf.Tensor) -> tf.Tensor:
@@ -1627,30 +1512,25 @@ def _ranks(chosen: tf.Tensor, places: int) -> tf.Tensor:
 
 
 class _NodeRows(NamedTuple):
-  """Rows of `_Nodes`, float32."""
-  dimensions: tf.Tensor     # [rows, 6], from the features
-  rank: tf.Tensor           # [rows, 1]
-  elements: tf.Tensor       # [rows, 1]
-  element_bytes: tf.Tensor  # [rows, 1]
-  is_reduce: tf.Tensor      # [rows, 1]
-  shape: tf.Tensor          # [rows, 6]
-  size: tf.Tensor           # [rows, 6]
-  unit: tf.Tensor           # [rows, 6]
-  order: tf.Tensor          # [rows, 6, 6]
+  """Some nodes of a batch of kernels, float32."""
+  dimensions: tf.Tensor  # [rows, 6], from the features
+  rank: tf.Tensor        # [rows, 1]
+  elements: tf.Tensor    # [rows, 1]
+  is_reduce: tf.Tensor   # [rows, 1]
+  shape: tf.Tensor       # [rows, 6], 1 beyond the rank
+  size: tf.Tensor        # [rows, 6], of physical dimensions, most major first
+  unit: tf.Tensor        # [rows, 6], the same, of a layout tile
+  order: tf.Tensor       # [rows, 6, 6], 1 for a physical and its logical one
 
 
 class _Nodes:
   """The nodes of a batch of kernels in raw units, all float32.
 
-  Attributes:
-    shape: [nodes, 6] sizes, 1 beyond the rank; rank: [nodes].
-    elements, log_elements, element_bytes: [nodes].
-    padded, stored_bytes: [nodes], elements and bytes of whole layout tiles.
-    order: [nodes, 6, 6], 1 where a physical dimension (most major first) is a
-      logical one; size, unit: [nodes, 6] of the physical dimensions.
-    inputs, outputs: [nodes], 1 for tensors that the kernel reads and writes.
-    convolution, tiled: int32 [kernels], nodes; has_convolution [kernels] is 0
-      where `convolution` means nothing.
+  Attributes, [nodes] and more as in `_NodeRows`:
+    padded, stored_bytes: elements and bytes of whole layout tiles.
+    inputs, outputs: 1 for tensors that the kernel reads and writes.
+    convolution, tiled, pool: int32 [kernels], nodes; `has_convolution`,
+      [kernels], and `has_pool`, [kernels, 1], are 0 in kernels without one.
     turned, turn: see `_find_transposition`.
   """
   _DEPTH = 8  # Nodes between a transposition and an input, at most.
@@ -1676,12 +1556,10 @@ class _Nodes:
     self._lay_out(hardware)
     self.padded = _product(tf.math.ceil(self.size / self.unit) * self.unit)
     self.stored_bytes = self.element_bytes * self.padded
-    self._rows = tf.concat([
-        self.column['dimensions'], tf.stack([
-            self.rank, self.elements, self.element_bytes,
-            self.opcode_is(_REDUCE)], 1),
-        self.shape, self.size, self.unit,
-        tf.reshape(self.order, [-1, _DIMS ** 2])], 1)
+    rank, elements, is_reduce = (tf.expand_dims(x, 1) for x in (
+        self.rank, self.elements, self.opcode_is(_REDUCE)))
+    self._rows = _NodeRows(self.column['dimensions'], rank, elements, is_reduce,
+                           self.shape, self.size, self.unit, self.order)
     self._find_roles(hardware)
 
   def _read_sizes(self) -> tf.Tensor:
@@ -1703,11 +1581,8 @@ class _Nodes:
     return tf.where(is_read[:, tf.newaxis], tf.gather(taken, inner), sizes)
 
   def rows(self, index: tf.Tensor) -> _NodeRows:
-    """`_NodeRows` of nodes, int32 [rows]."""
-    *parts, order = tf.split(
-        tf.gather(self._rows, index),
-        [_DIMS, 1, 1, 1, 1, _DIMS, _DIMS, _DIMS, _DIMS ** 2], 1)
-    return _NodeRows(*parts, tf.reshape(order, [-1, _DIMS, _DIMS]))
+    """Of nodes, int32 [rows]."""
+    return _NodeRows(*(tf.gather(x, index) for x in self._rows))
 
   def opcode_is(self, opcode: int) -> tf.Tensor:
     return _as_float(self._graph.opcode == opcode)
@@ -1783,9 +1658,8 @@ class _Nodes:
     reduced = self.outputs * self.opcode_is(_REDUCE)
     # Where tiles count elements, also an output computed from a reduction.
     out = self._graph.on_nodes(self.pick(self.outputs))
-    in_elements = _as_float(hardware.in_elements())
-    alike = in_elements * self.opcode_is(_REDUCE) * _as_float(tf.reduce_all(
-        tf.equal(self.shape, tf.gather(self.shape, out)), -1))
+    alike = hardware.in_elements * self.opcode_is(_REDUCE) * _as_float(
+        tf.reduce_all(tf.equal(self.shape, tf.gather(self.shape, out)), -1))
     reduced = tf.where(self.any_of(reduced) > 0, reduced, alike)
     whole = self.operands_of(reduced)
     tiled = tf.where(self.any_of(whole) > 0, whole, self.outputs)
@@ -1806,15 +1680,16 @@ class _Nodes:
         & _is_about(self.elements / tf.gather(self.elements, tiled), 1.001))
     self.sum_bytes = 4 * self.has_convolution * (
         1 - tf.math.segment_max(has_room, self.kernel_of))
-    self._find_transposition(in_elements)
+    self._find_transposition(hardware)
 
-  def _find_transposition(self, in_elements: tf.Tensor) -> None:
+  def _find_transposition(self, hardware: _Hardware) -> None:
     """Sets `turned` [nodes], 1 for nodes that a transposition depends on, and
     `turn` [kernels, 6, 6], its permutation of dimensions.
 
     A TPU's compiler transposes by layouts instead.
     """
-    transposes = in_elements * self.opcode_is(_TRANSPOSE) * self._as_tiled
+    transposes = (hardware.in_elements * self.opcode_is(_TRANSPOSE)
+                  * self._as_tiled)
     picked = self.pick(transposes)
     transposes *= self.marked(picked)
     turned = self.read_by(transposes)
@@ -1832,12 +1707,12 @@ class _Nodes:
         0.0 if i in _FREE_OPCODES else _SLOW_COST if i in _SLOW_OPCODES else 1.0
         for i in range(256)])
     reductions = reduced * self._graph.on_nodes(1 - self.has_convolution)
-    costs = tf.gather(cost, tf.clip_by_value(self._graph.opcode, 0, 255))
-    return tf.math.segment_sum(
-        self._as_tiled * costs + reductions, self.kernel_of)
+    costs = self._as_tiled * tf.gather(cost, self._graph.opcode)
+    return tf.math.segment_sum(costs + reductions, self.kernel_of)
 
 
-class _Dots:
+def _product_as_convolution(product: _NodeRows, first: _NodeRows,
+                            last: _NodeRows) -> tuple:
   """Matrix products as convolutions.
 
   Features have neither the order of operands nor the contracted dimensions, so
@@ -1845,74 +1720,68 @@ class _Dots:
   then the right one's; an operand's contracted dimension is its last, or its
   first after the batch. Rows are kernels, meaningless without a product.
 
-  Attributes:
-    swapped: bool [kernels], whether the last operand is the left one.
-    columns: like a convolution's features, 'convolution' [kernels, 14], -1 for
-      a missing dimension; 'window', 'base_dilation' and 'stride' [kernels, 4].
+  Returns whether the last operand is the left one, bool [kernels], and columns
+  like a convolution's features, with -1 for a missing dimension.
   """
+  # Both orders of the operands, with four choices of contracted dimensions.
+  (left, left_rank), (right, right_rank) = (
+      (tf.gather(tf.stack([first.shape, last.shape], 1), order, axis=1),
+       tf.gather(tf.concat([first.rank, last.rank], 1), order, axis=1))
+      for order in ([0] * 4 + [1] * 4, [1] * 4 + [0] * 4))
+  batch = left_rank + right_rank - product.rank - 2  # [kernels, 8]
+  of_left = tf.where([True, True, False, False] * 2, left_rank - 1, batch)
+  of_right = tf.where([True, False] * 4, batch, right_rank - 1)
+  agreeing = _agreeing_sizes(
+      product, left, right, *(tf.expand_dims(x, -1) for x in (
+          left_rank - 1, batch, of_left, of_right)))
+  best = tf.argmax(agreeing, -1)
+  numbers = tf.gather(
+      tf.stack([left_rank, right_rank, batch, of_left, of_right], 2), best,
+      batch_dims=1)
+  return best >= 4, _as_convolution(
+      product.shape, product.rank, *tf.split(numbers, 5, 1))
 
-  def __init__(self, product: _NodeRows, first: _NodeRows, last: _NodeRows):
-    # Both orders of the operands, with four choices of contracted dimensions.
-    (left, left_rank), (right, right_rank) = (
-        (tf.gather(tf.stack([first.shape, last.shape], 1), order, axis=1),
-         tf.gather(tf.concat([first.rank, last.rank], 1), order, axis=1))
-        for order in ([0] * 4 + [1] * 4, [1] * 4 + [0] * 4))
-    batch = left_rank + right_rank - product.rank - 2  # [kernels, 8]
-    of_left = tf.where([True, True, False, False] * 2, left_rank - 1, batch)
-    of_right = tf.where([True, False] * 4, batch, right_rank - 1)
-    agree = self._agree(product.shape, left, right, product.rank,
-                        left_rank - 1, batch, of_left, of_right)
-    best = tf.argmax(agree, -1)
-    self.swapped = best >= 4
-    numbers = tf.gather(
-        tf.stack([left_rank, right_rank, batch, of_left, of_right], 2), best,
-        batch_dims=1)
-    self.columns = self._as_convolution(
-        product.shape, product.rank, *tf.split(numbers, 5, 1))
 
-  def _agree(self, shape, left, right, rank, from_right, batch, of_left,
-             of_right):
-    """Number of sizes that agree with each choice: [kernels, 8]."""
-    rank = tf.expand_dims(rank, -1)
-    from_right, batch, of_left, of_right = (
-        tf.expand_dims(x, -1) for x in (from_right, batch, of_left, of_right))
+def _agreeing_sizes(product, left, right, from_right, batch, of_left, of_right):
+  """Number of sizes that agree with each choice: [kernels, 8]."""
+  def at(sizes, place):  # [kernels, 8, 6] and [.., 8, places] -> as places
+    place = tf.cast(tf.clip_by_value(place, 0.0, _DIMS - 1.0), tf.int32)
+    return tf.gather(sizes, place, batch_dims=2)
 
-    def at(sizes, place):  # [kernels, 8, 6] and [.., 8, places] -> as places
-      place = tf.cast(tf.clip_by_value(place, 0.0, _DIMS - 1.0), tf.int32)
-      return tf.gather(sizes, place, batch_dims=2)
+  place = tf.constant(_PLACES) + tf.zeros_like(batch)
+  sizes = tf.where(
+      place < from_right, at(left, _passing(of_left, place)),
+      at(right, _passing(of_right, place + batch - from_right)))
+  agree = tf.equal(sizes, tf.expand_dims(product.shape, 1)) & (
+      place < tf.expand_dims(product.rank, -1))
+  summed = tf.equal(at(left, of_left), at(right, of_right))
+  return tf.reduce_sum(_as_float(tf.concat([agree, summed], -1)), -1)
 
-    place = tf.constant(_PLACES) + tf.zeros_like(batch)
-    sizes = tf.where(
-        place < from_right, at(left, _passing(of_left, place)),
-        at(right, _passing(of_right, place + batch - from_right)))
-    agree = tf.equal(sizes, tf.expand_dims(shape, 1)) & (place < rank)
-    summed = tf.equal(at(left, of_left), at(right, of_right))
-    return tf.reduce_sum(_as_float(tf.concat([agree, summed], -1)), -1)
 
-  def _as_convolution(self, shape, rank, left_rank, right_rank, batch, of_left,
-                      of_right):
-    """The columns; all arguments but the shape are [kernels, 1].
+def _as_convolution(shape, rank, left_rank, right_rank, batch, of_left,
+                    of_right) -> Mapping[str, tf.Tensor]:
+  """The columns; all arguments but the shape are [kernels, 1].
 
-    The first row dimension becomes the batch of the convolution, the last
-    column dimension its features; the others are spatial.
-    """
-    def if_any(condition, number):
-      return tf.where(condition, number, -1.0)
+  The first row dimension becomes the batch of the convolution, the last column
+  dimension its features; the others are spatial.
+  """
+  def if_any(condition, number):
+    return tf.where(condition, number, -1.0)
 
-    rows, columns = left_rank - 1 > batch, right_rank - 1 > batch
-    spatial = tf.constant(_PLACES[:_SPATIAL]) + tf.zeros_like(batch)
-    in_batch = spatial < batch
-    place = spatial + _as_float(~in_batch & rows)  # In the result.
-    of_rows = in_batch | (place < tf.minimum(rank, left_rank - 1))
-    numbers = tf.concat([
-        if_any(rows, _passing(of_left, batch)), of_left,
-        if_any(of_rows, _passing(of_left, place)), of_right,
-        if_any(columns, _passing(of_right, right_rank - 2)),
-        if_any(in_batch, spatial), if_any(rows, batch),
-        if_any(columns, rank - 1)], 1)
-    window = tf.where(in_batch, shape[:, :_SPATIAL], 1.0)
-    return {'convolution': numbers, 'window': window, 'base_dilation': window,
-            'stride': tf.ones_like(window)}
+  rows, columns = left_rank - 1 > batch, right_rank - 1 > batch
+  spatial = tf.constant(_PLACES[:_SPATIAL]) + tf.zeros_like(batch)
+  in_batch = spatial < batch
+  place = spatial + _as_float(~in_batch & rows)  # In the result.
+  of_rows = in_batch | (place < tf.minimum(rank, left_rank - 1))
+  numbers = tf.concat([
+      if_any(rows, _passing(of_left, batch)), of_left,
+      if_any(of_rows, _passing(of_left, place)), of_right,
+      if_any(columns, _passing(of_right, right_rank - 2)),
+      if_any(in_batch, spatial), if_any(rows, batch),
+      if_any(columns, rank - 1)], 1)
+  window = tf.where(in_batch, shape[:, :_SPATIAL], 1.0)
+  return {'convolution': numbers, 'window': window, 'base_dilation': window,
+          'stride': tf.ones_like(window)}
 
 
 def _minor_first(ranks: tf.Tensor) -> tf.Tensor:
@@ -1949,8 +1818,8 @@ class _Loops(NamedTuple):
   """The loop nests of a batch of kernels."""
   size: tf.Tensor      # [kernels, 12], elements
   unit: tf.Tensor      # [kernels, 12], elements of a layout tile
-  own: tf.Tensor       # [kernels, 12], 1 for loops; other filter axes repeat
-                       # an axis of the output
+  units: tf.Tensor     # [kernels, 12], layout tiles that cover the size
+  own: tf.Tensor       # [kernels, 12], 1 for loops; others repeat an output's
   rows: tf.Tensor      # [kernels, 12], 1 for rows that meet the same weights
   features: tf.Tensor  # [kernels, 12], 1 for features in and out
   taps: tf.Tensor      # [kernels, 12], 1 where each element has own weights
@@ -1964,14 +1833,6 @@ class _Loops(NamedTuple):
   minor_first: tf.Tensor  # int32 [kernels, 18], axes and dimensions of
                        # `source`, each tensor's most minor one first
   hardware: _Hardware
-
-
-class _Tiles(NamedTuple):
-  """Tiles of each axis; float32 [kernels, 12, 1], the last [.., configs]."""
-  size: tf.Tensor   # As in `_Loops`.
-  unit: tf.Tensor
-  units: tf.Tensor  # That cover the size.
-  tile: tf.Tensor   # Units of a tile.
 
 
 class _Counts(NamedTuple):
@@ -2018,18 +1879,18 @@ class _Geometry:
     streams, source, source_rank = _streams(
         graph, nodes, conv, pool, output_axes)
     has_filter = tf.expand_dims(nodes.has_convolution, 1) > 0
-
+    # The filter's, with those that follow the output.
+    size = tf.concat([tiled.size, tf.where(
+        has_filter, conv.filter_rows.size, pool.size)], 1)
+    unit = tf.concat([tiled.unit, tf.where(
+        has_filter, conv.filter_rows.unit, 1.0)], 1)
     own = tf.reduce_sum(tiled.order, 2)
     windows = own * nodes.has_pool
     rank = tf.where(nodes.has_pool > 0, tiled.rank, conv.filter_rows.rank)
     order = tf.where(tf.expand_dims(nodes.has_pool, -1) > 0, tiled.order,
                      conv.filter_rows.order)
     return _Loops(
-        # The filter's, with those that follow the output.
-        tf.concat([tiled.size, tf.where(
-            has_filter, conv.filter_rows.size, pool.size)], 1),
-        tf.concat([tiled.unit, tf.where(
-            has_filter, conv.filter_rows.unit, 1.0)], 1),
+        size, unit, tf.math.ceil(size / unit),
         tf.concat([own, conv.own_axes[:, _DIMS:] + windows], 1),
         conv.rows, conv.features,
         conv.taps + tf.pad(windows, [[0, 0], [_DIMS, 0]]),
@@ -2046,47 +1907,37 @@ class _Geometry:
     Bounds in elements belong to logical dimensions, which `order`, [kernels,
     12, 6], marks; bounds in layout tiles to physical ones.
     """
-    dims = tf.where(hardware.in_elements(), order, tf.constant([_EYE + _EYE]))
+    dims = tf.where(hardware.in_elements > 0, order, [_EYE + _EYE])
     places = [[x + first for x in _PLACES] for first in _BOUNDS]
     column = tf.reduce_sum(dims * tf.repeat(places, _DIMS, 0), 2)
     return tf.cast(tf.where(tf.reduce_sum(dims, 2) > 0, column, float(
         _TABLE_WIDTHS['config'])), tf.int32)
 
-  @classmethod
-  def counts_and_columns(cls, loops: _Loops, raw: tf.Tensor) -> tuple:
-    """`_Counts`, and a network's columns: [kernels, configs, NUM_COLUMNS].
-
-    From config features in their own units, `raw` [kernels, configs, 24].
-    """
-    tiles = cls.tiles(loops, raw)
-    counts, source = cls.counts(loops, tiles)
-    return counts, cls.columns(loops, tiles, counts, source)
-
   @staticmethod
-  def tiles(loops: _Loops, raw: tf.Tensor) -> _Tiles:
-    """Tiles from config features in their own units."""
+  def tiles(loops: _Loops, raw: tf.Tensor) -> tf.Tensor:
+    """Layout tiles along each axis of a tile, float32 [kernels, 12, configs];
+    from config features in their own units, [kernels, configs, 24]."""
     columns = tf.pad(tf.transpose(raw, [0, 2, 1]), [[0, 0], [0, 1], [0, 0]])
     bounds = tf.gather(columns, loops.bound, batch_dims=1)
-    size, unit = (tf.expand_dims(x, -1) for x in loops[:2])
-    units = tf.math.ceil(size / unit)
+    units = tf.expand_dims(loops.units, -1)
     # A dimension without a bound is whole.
-    tile = tf.where((units > 1) & (bounds > 0), bounds, units)
-    return _Tiles(size, unit, units, tile)
+    return tf.where((units > 1) & (bounds > 0), bounds, units)
 
   @classmethod
-  def counts(cls, loops: _Loops, tiles: _Tiles) -> tuple:
+  def counts(cls, loops: _Loops, tile: tf.Tensor) -> tuple:
     """`_Counts`, and the layout tiles of a block of `loops.source`, float32
     [kernels, 6, configs]."""
     hardware = loops.hardware
-    own, row_axes, features, taps = (  # [kernels, 12, 1]
-        tf.expand_dims(x, -1) for x in loops[2:6])
+    *sizes, own, row_axes, features, taps = (  # [kernels, 12, 1]
+        tf.expand_dims(x, -1) for x in loops[:7])
     is_product, is_pool, vector_ops, sum_bytes = (  # [kernels, 1]
-        tf.expand_dims(x, -1) for x in loops[7:11])
-    size, unit, units, tile = (tf.where(own > 0, x, 1.0) for x in tiles)
+        tf.expand_dims(x, -1) for x in loops[8:12])
+    size, unit, units, tile = (
+        tf.where(own > 0, x, 1.0) for x in (*sizes, tile))
     trips, elements = tf.math.ceil(units / tile), tile * unit
-    output_tiles, kernel_tiles = (_product(x) for x in _halves(trips))
+    output_tiles, kernel_tiles = (_product(x) for x in tf.split(trips, 2, 1))
     steps = tf.minimum(output_tiles * kernel_tiles, _MOST)
-    tile_elements = _product(_halves(elements)[0])
+    tile_elements = _product(elements[:, :_DIMS])
     registers = tile_elements / (hardware.lanes * hardware.sublanes)
     (streams, block, moved, pieces, held), source = cls._traffic(
         loops, trips, elements)
@@ -2101,8 +1952,8 @@ class _Geometry:
         _product(of(row_axes, elements)), hardware.matrix_min_rows)
     vector = registers * (vector_ops * output_tiles + is_pool * steps * blocks
                           + is_product * (steps - output_tiles))
-    padding = _product(_halves(units * unit / size)[0])  # [kernels, 1]
-    rounding = _product(_halves(trips * tile / units)[0])
+    padding = _product((units * unit / size)[:, :_DIMS])  # [kernels, 1]
+    rounding = _product((trips * tile / units)[:, :_DIMS])
     return _Counts(
         output_tiles, kernel_tiles, steps, streams, moved, block, pieces,
         is_product * steps * blocks * rows, vector, tile_elements,
@@ -2110,7 +1961,7 @@ class _Geometry:
         padding + tf.zeros_like(steps), rounding), source
 
   @classmethod
-  def columns(cls, loops: _Loops, tiles: _Tiles, counts: _Counts,
+  def columns(cls, loops: _Loops, tile: tf.Tensor, counts: _Counts,
               source: tf.Tensor) -> tf.Tensor:
     """A network's columns, for each axis, most minor first, and in all.
 
@@ -2122,11 +1973,10 @@ class _Geometry:
     Shapes: float32 [kernels, configs, NUM_COLUMNS], about 1 at most.
     """
     s = loops.streams
-    unit, units = (
-        tf.concat([x, tf.expand_dims(tf.gather(of_source, loops.source), -1)],
-                  1)
-        for x, of_source in ((tiles.unit, s.unit), (tiles.units, s.whole)))
-    block = tf.concat([tiles.tile, source], 1)  # [kernels, 18, configs]
+    unit, units = (tf.expand_dims(x, -1) for x in (  # [kernels, 18, 1]
+        tf.concat([loops.unit, tf.gather(s.unit, loops.source)], 1),
+        tf.concat([loops.units, tf.gather(s.whole, loops.source)], 1)))
+    block = tf.concat([tile, source], 1)  # [kernels, 18, configs]
     blocks, elements = tf.math.ceil(units / block), block * unit
     whole = tf.cast(tf.minimum(elements, 2.0 ** 30), tf.int32)
     even = tf.cast(tf.minimum(  # The largest power of 2 that divides.
@@ -2205,25 +2055,24 @@ def _streams(graph: _Graph, nodes: _Nodes, conv: '_Convolution',
   window = by_kind(conv.image_window, none, pool.window, none)
   stride = by_kind(not_pooled, not_pooled, pool.stride, not_pooled)
   is_part = tf.expand_dims(kind < _KINDS.index('input'), -1)
-  pairs = _Pairs(
-      nodes.rows(index), nodes.rows(other_index), is_part,
-      tf.gather(nodes.turned, index) > 0, tf.gather(nodes.turn, kernel), stride)
+  node, other = nodes.rows(index), nodes.rows(other_index)
+  matched, follow, has_other_layout = _paired(
+      node, other, is_part, tf.gather(nodes.turned, index) > 0,
+      tf.gather(nodes.turn, kernel), stride)
   # The first parameter of about the operand's size stands for the operand.
-  is_operand = is_part & _is_about(pairs.elements, 5)
+  is_operand = is_part & _is_about(node.elements / other.elements, 5)
   number = tf.range(tf.size(row))
   first = tf.math.unsorted_segment_min(
       tf.where(is_operand[:, 0], number, tf.int32.max), row,
       len(_KINDS) * graph.kernels)
   is_operand &= tf.equal(number, tf.gather(first, row))[:, tf.newaxis]
   # As they are laid out; logical dimensions in rows.
-  source = tf.where(pairs.as_other[:, 0], other_index, index)
+  source = tf.where(has_other_layout[:, 0], other_index, index)
   rows = nodes.rows(source)
   element_bytes = tf.expand_dims(
       tf.gather(nodes.stored_bytes, index) / tf.gather(nodes.padded, source), 1)
-  streams = _laid_out(
-      kernel, rows,
-      _times(_times(pairs.matched * pairs.scale, pairs.turn), axes),
-      _times(pairs.matched, window), element_bytes, is_operand)
+  streams = _laid_out(kernel, rows, _times(follow, axes),
+                      _times(matched, window), element_bytes, is_operand)
   is_input = tf.equal(kind % 2, 0)
   score = tf.where(is_input, 1.0, 1 / _MOST) * _product(rows.size)
   most = tf.math.unsorted_segment_max(score, kernel, graph.kernels)
@@ -2252,65 +2101,61 @@ def _laid_out(kernel: tf.Tensor, rows: _NodeRows, follow: tf.Tensor,
       4 * _as_float(is_operand) / element_bytes)
 
 
-class _Pairs:
-  """Pairs the dimensions of a stream's node with those of another node.
+def _paired(node: _NodeRows, other: _NodeRows, is_part: tf.Tensor,
+            turned: tf.Tensor, turn: tf.Tensor, stride: tf.Tensor) -> tuple:
+  """Pairs the dimensions of streams' nodes with those of other nodes.
 
   By order if the ranks are equal, by the dimensions that a reduction keeps, or
   by sizes, from the right; across a transposition by its permutation.
 
-  Attributes:
-    elements: [streams, 1], the node's over the other's.
-    as_other: bool [streams, 1], whether it has the other's layout.
-    matched: [streams, 6, 6], 1 for a pair; scale: the ratio of its sizes.
-    turn: [streams, 6, 6], the permutation, or the identity.
+  Returns [streams, 6, 6], 1 for a pair; the same with the ratio of its sizes,
+  turned; and whether the node has the other's layout, bool [streams, 1].
   """
+  dims, eye = tf.constant(_PLACES), tf.constant(_EYE)
+  exists, other_exists = (  # [streams, 6]
+      _as_float(dims < rows.rank) for rows in (node, other))
+  kept, is_kept = _kept_dims(node, other, other_exists)
+  elements = node.elements / other.elements
+  # Conditions are [streams, 1].
+  is_turned = turned[:, tf.newaxis] & ~is_part
+  seen_otherwise = tf.equal(elements, 1) & tf.reduce_any(
+      tf.not_equal(node.shape, other.shape), -1, keepdims=True)
+  is_same = tf.equal(node.rank, other.rank) & (is_turned | ~seen_otherwise)
+  as_other = _is_about(elements, 2) & ~(is_same | is_kept)
+  is_turned &= ~(is_kept | as_other)
 
-  def __init__(self, node: _NodeRows, other: _NodeRows, is_part: tf.Tensor,
-               turned: tf.Tensor, turn: tf.Tensor, stride: tf.Tensor):
-    dims, eye = tf.constant(_PLACES), tf.constant(_EYE)
-    exists, other_exists = (  # [streams, 6]
-        _as_float(dims < rows.rank) for rows in (node, other))
-    kept, is_kept = self._kept(node, other, other_exists)
-    self.elements = node.elements / other.elements
-    # Conditions are [streams, 1].
-    is_turned = turned[:, tf.newaxis] & ~is_part
-    seen_otherwise = tf.equal(self.elements, 1) & tf.reduce_any(
-        tf.not_equal(node.shape, other.shape), -1, keepdims=True)
-    is_same = tf.equal(node.rank, other.rank) & (is_turned | ~seen_otherwise)
-    self.as_other = _is_about(self.elements, 2) & ~(is_same | is_kept)
-    is_turned &= ~(is_kept | self.as_other)
+  def choose(condition, yes, no):  # [streams, 6, 6] twice
+    return tf.where(tf.expand_dims(condition, -1), yes, no)
 
-    def choose(condition, yes, no):  # [streams, 6, 6] twice
-      return tf.where(tf.expand_dims(condition, -1), yes, no)
+  turn = choose(is_turned, turn, eye)
+  shape = tf.where(
+      is_turned, tf.maximum(_matvec(turn, other.shape), 1), other.shape)
+  alike = _outer(exists, other_exists) * _as_float(tf.equal(
+      tf.expand_dims(node.shape, -1), tf.expand_dims(shape, -2)))
+  # A broadcast operand within one layout tile never changes.
+  changes = ~is_part | (node.shape > _matvec(_turned(node.order), node.unit))
+  matched = choose(is_kept, _ranks(kept, _DIMS), _matched_from_right(alike)
+                   * tf.expand_dims(_as_float(changes), -1))
+  matched = choose(is_same | as_other, eye * tf.expand_dims(other_exists, 1),
+                   matched)
+  size = tf.where(as_other, shape, tf.where(
+      is_same & (stride > 0), stride * shape, node.shape))
+  scale = tf.expand_dims(size, -1) / tf.expand_dims(shape, -2)
+  # Far from the other's size, as in a broadcast, it is taken whole.
+  matched *= _as_float(_is_about(scale, 5))
+  return matched, _times(matched * scale, turn), as_other
 
-    self.turn = choose(is_turned, turn, eye)
-    shape = tf.where(
-        is_turned, tf.maximum(_matvec(self.turn, other.shape), 1), other.shape)
-    alike = _outer(exists, other_exists) * _as_float(tf.equal(
-        tf.expand_dims(node.shape, -1), tf.expand_dims(shape, -2)))
-    # A broadcast operand within one layout tile never changes.
-    changes = ~is_part | (node.shape > _matvec(_turned(node.order), node.unit))
-    matched = choose(is_kept, _ranks(kept, _DIMS), _matched_from_right(alike)
-                     * tf.expand_dims(_as_float(changes), -1))
-    matched = choose(is_same | self.as_other,
-                     eye * tf.expand_dims(other_exists, 1), matched)
-    size = tf.where(self.as_other, shape, tf.where(
-        is_same & (stride > 0), stride * shape, node.shape))
-    self.scale = tf.expand_dims(size, -1) / tf.expand_dims(shape, -2)
-    # Far from the other's size, as in a broadcast, it is taken whole.
-    self.matched = matched * _as_float(_is_about(self.scale, 5))
 
-  @staticmethod
-  def _kept(node, other, other_exists) -> tuple:
-    """Dimensions that the node keeps if it reduces the other, [streams, 6], and
-    whether it does, bool [streams, 1]."""
-    is_removed = _as_float(tf.constant(_PLACES) < other.rank - node.rank)
-    removed = tf.reduce_max(
-        _hot(node.dimensions) * tf.expand_dims(is_removed, -1), 1)
-    kept = other_exists * (1 - removed)
-    return kept, (
-        (node.is_reduce > 0) & (node.rank < other.rank)
-        & tf.equal(tf.reduce_sum(kept, -1, keepdims=True), node.rank))
+def _kept_dims(node, other, other_exists) -> tuple:
+  """Dimensions that the node keeps if it reduces the other, [streams, 6], and
+  whether it does, bool [streams, 1]."""
+  is_removed = _as_float(tf.constant(_PLACES) < other.rank - node.rank)
+  removed = tf.reduce_max(
+      _hot(node.dimensions) * tf.expand_dims(is_removed, -1), 1)
+  kept = other_exists * (1 - removed)
+  return kept, (
+      (node.is_reduce > 0) & (node.rank < other.rank)
+      & tf.equal(tf.reduce_sum(kept, -1, keepdims=True), node.rank))
 
 
 def _is_about(ratio: tf.Tensor, factor: float) -> tf.Tensor:
@@ -2392,24 +2237,26 @@ class _Convolution:
     conv = nodes.rows(nodes.convolution)
     both = [tf.gather(operand, nodes.convolution)
             for operand in graph.first_and_last('producers')]
-    dots = _Dots(conv, *map(nodes.rows, both))
     is_dot = tf.gather(graph.opcode == _DOT, nodes.convolution)
+    dot_is_swapped, of_dot = _product_as_convolution(
+        conv, *map(nodes.rows, both))
     columns = {
         name: tf.gather(nodes.column[name], nodes.convolution)[:, :width]
         for name, width in _OF_CONVOLUTION.items()}
     columns.update({
         name: tf.where(is_dot[:, tf.newaxis], column, columns[name])
-        for name, column in dots.columns.items()})
+        for name, column in of_dot.items()})
     columns['convolution'] = self._standard_if_unknown(
         columns['convolution'], conv.rank)
     dims = _ConvolutionDims(columns, conv, exists)
-    is_swapped = tf.where(is_dot, dots.swapped, self._filter_is_first(
+    is_swapped = tf.where(is_dot, dot_is_swapped, self._filter_is_first(
         dims, conv.shape, columns['window'], both))
     self.image, self.filter = (
         tf.where(is_swapped, *pair) for pair in (both[::-1], both))
     self.filter_rows = nodes.rows(self.filter)
     self._find_axes(dims, conv.shape, columns, output_axes, exists)
-    self.in_image, self.in_filter = self._parts_of([self.image, self.filter])
+    self.in_image, self.in_filter = map(
+        self._parameters_of, (self.image, self.filter))
 
   @staticmethod
   def _standard_if_unknown(numbers, rank) -> tf.Tensor:
@@ -2506,19 +2353,15 @@ class _Convolution:
     return _as_float((size > 1) & (tf.equal(base_dilation, size) | (
         alone & tf.equal(output, size))))
 
-  def _parts_of(self, operands: Sequence[tf.Tensor]) -> list:
-    """Marks the parameters that each operand is or is computed from."""
+  def _parameters_of(self, operand: tf.Tensor) -> tf.Tensor:
+    """Marks the parameters that an operand is or is computed from."""
     nodes, key = self._nodes, self._nodes.parameter_key
     parameter = nodes.opcode_is(_PARAMETER)
-    has_convolution = self._graph.on_nodes(nodes.has_convolution)
-    parts = []
-    for operand in operands:
-      marked = nodes.marked(operand) * has_convolution
-      fused = tf.maximum(marked, nodes.operands_of(marked)) * parameter
-      of_key = tf.math.unsorted_segment_sum(
-          fused, key, self._graph.kernels * _KEYS)
-      parts.append(parameter * tf.sign(tf.gather(of_key, key)))
-    return parts
+    marked = nodes.marked(operand) * self._graph.on_nodes(nodes.has_convolution)
+    fused = tf.maximum(marked, nodes.operands_of(marked)) * parameter
+    of_key = tf.math.unsorted_segment_sum(
+        fused, key, self._graph.kernels * _KEYS)
+    return parameter * tf.sign(tf.gather(of_key, key))
 
 
 # ------------------------------------------------------------ chapter: analytic
@@ -2532,26 +2375,23 @@ class _Machine(tf.keras.layers.Layer):
       m = moved_bytes / bandwidth + piece * pieces
       a = matrix_row * matrix_rows + vector * vector_registers
   The last term is the first transfer, which nothing hides. Constants are
-  c = c_0 exp(10 w), starting at w = 0, so an optimizer step of 1e-3 changes a
-  constant by 1 %.
+  c = c_0 exp(10 w): an optimizer step of 1e-3 changes a constant by 1 %.
   """
   NUM_SHARES = 5
-  _RATE = 10.0
 
   def __init__(self, sharpness: Optional[float] = None):
     super().__init__()
     self._sharpness = (sharpness,) * bool(sharpness)  # Comes last, if any.
 
-  def build_once(self) -> None:
-    if not self.built:
-      self.changes = self.add_weight(
-          'changes', [len(_TRAINED_CONSTANTS) + len(self._sharpness)],
-          initializer='zeros')
-      self.built = True
+  def build(self, input_shape):
+    self.changes = self.add_weight(
+        'changes', [len(_TRAINED_CONSTANTS) + len(self._sharpness)],
+        initializer='zeros')
+    super().build(input_shape)
 
   def _factors(self) -> Sequence[tf.Tensor]:
     return tf.unstack(tf.exp(
-        tf.clip_by_value(self._RATE * self.changes, -10.0, 10.0)))
+        tf.clip_by_value(10 * self.changes, -10.0, 10.0)))
 
   def constants(self, hardware: _Hardware) -> dict:
     """Scalar tensors by name; the name ends in the unit."""
@@ -2587,14 +2427,9 @@ def _log_raw(x: tf.Tensor) -> tf.Tensor:
 class AnalyticTileModel(_Ranker):
   """The logarithm of an analytic runtime: `_Machine` on `_Counts`.
 
-  Only the physical constants are trained; it ranks without any training.
-
-  Args:
-    feature_stats: as for `MyEarlyJoinSAGE`, but required; they are stored as a
-      variable only if found.
-    objective, averaging: see `_TrainedModel`.
+  Only the physical constants are trained; it ranks without any training. It
+  needs `feature_stats`, which become a variable only if it finds them.
   """
-  _early = False
 
   def __init__(self, num_configs: int, num_ops: int, *,
                feature_stats: Any = 'script', objective: str = 'log_mse',
@@ -2610,24 +2445,22 @@ class AnalyticTileModel(_Ranker):
 
   def constants(self) -> dict:
     """Physical constants by names that end in their unit."""
-    self._machine.build_once()
-    self._statistics.build_once()
     hardware = _Geometry.hardware(self._statistics)
     return {name: float(value)
             for name, value in self._machine.constants(hardware).items()}
 
   def _build_layers(self, node_width, config_width):
     self._statistics.check(node_width, config_width)
-    self._statistics.build_once()
-    self._machine.build_once()
+    self._statistics.build(None)
+    self._machine.build(None)
 
   def _encode(self, graph, embedded, node_feats):
     raw = self._statistics.raw('node', node_feats, graph)
     return _Geometry.loops(graph, raw, self._statistics)
 
   def _score(self, graph, loops, config_feats):
-    counts, _ = _Geometry.counts_and_columns(
-        loops, self._statistics.raw('config', config_feats))
+    raw = self._statistics.raw('config', config_feats)
+    counts, _ = _Geometry.counts(loops, _Geometry.tiles(loops, raw))
     return self._machine(counts, loops.hardware)[0] + self._statistics.zero()
 
 
@@ -2635,19 +2468,17 @@ class MyEarlyJoinSAGE(_TileRanker):
   """The model to train: `_TileRanker` corrects an analytic runtime.
 
       score = sharpness * log(analytic time) + learned score
-      z <- z + N(k A + (1 + k G) * (z B))   where configurations z join a kernel
+  where configurations z join a kernel by  z <- z + N(k A + (1 + k G) * (z B)).
   The network's inputs are logarithms of features in their own units and of
   `_Counts`, `_Geometry`'s columns, and each term's share of the analytic time.
   The learned score starts at 0. A list loss reads scores as log odds, so the
   sharpness is the trust in the analytic time. The loss adds `LogMSE`, which
   fits the physical constants to the runtimes, and the mean square of the
   learned score times the square of sharpness / 10, at most 1, against learning
-  too much from few kernels. The statistics are a variable, so a copy of the
-  variables includes them; without statistics only the learned score is left.
+  too much from few kernels. Without statistics only the learned score is left.
 
   Args:
-    feature_stats: the features' scale, see `_Statistics`; 'script': see
-      `_of_running_script`; None: unknown.
+    feature_stats: the features' scale, see `_Statistics`.
     sharpness: initial value; at 10, 10 % of the time is one unit of the score.
       From 2, training soon drops a time that is wrong, as for another kind of
       machine; from 10, a few kernels do not overrule one that is right.
@@ -2658,7 +2489,9 @@ class MyEarlyJoinSAGE(_TileRanker):
                feature_stats: Any = 'script', sharpness: float = 2.0,
                node_rounds: int = 1, **kwargs):
     super().__init__(num_configs, num_ops, node_rounds=node_rounds, **kwargs)
-    _check_number('sharpness', sharpness, 'a positive number')
+    if not isinstance(sharpness, (int, float)) or not sharpness > 0:
+      raise ValueError(
+          f'sharpness must be a positive number; got {sharpness!r}.')
     self._statistics = _Statistics(feature_stats, num_configs)
     self._machine = _Machine(sharpness)
 
@@ -2671,8 +2504,8 @@ class MyEarlyJoinSAGE(_TileRanker):
         scales * node_width + _TABLE_WIDTHS['node'],
         scales * config_width + _TABLE_WIDTHS['config']
         + _Geometry.NUM_COLUMNS + len(_Counts._fields) + _Machine.NUM_SHARES)
-    self._machine.build_once()
-    self._statistics.build_once()
+    self._machine.build(None)
+    self._statistics.build(None)
     if self._statistics.known():
       self._scorer.kernel.assign(tf.zeros_like(self._scorer.kernel))
 
@@ -2700,9 +2533,7 @@ class MyEarlyJoinSAGE(_TileRanker):
             kernel[:others], bias)))
 
   def _score(self, graph, encoded, config_feats):
-    learned, log_times = self._learned_and_log_times(
-        graph, encoded, config_feats)
-    return self._sum(learned, log_times)
+    return self._sum(*self._learned_and_log_times(graph, encoded, config_feats))
 
   def _sum(self, learned, log_times):
     return (self._machine.sharpness() * tf.stop_gradient(log_times) + learned
@@ -2713,10 +2544,11 @@ class MyEarlyJoinSAGE(_TileRanker):
     that is not known, float32 [kernels, configs]."""
     encoded, loops = encoded
     raw = self._statistics.raw('config', config_feats)
-    counts, geometry = _Geometry.counts_and_columns(loops, raw)
+    tile = _Geometry.tiles(loops, raw)
+    counts, source = _Geometry.counts(loops, tile)
     log_times, shares = self._machine(counts, loops.hardware)
     z = self._first(self._config_encoder, config_feats, [
-        _log_raw(raw), geometry,
+        _log_raw(raw), _Geometry.columns(loops, tile, counts, source),
         _log_raw(tf.stack(counts, -1)), tf.stop_gradient(shares)])
     return (self._score_configs(graph, encoded, z),
             _as_float(self._statistics.known()) * log_times)
@@ -2734,8 +2566,7 @@ class MyEarlyJoinSAGE(_TileRanker):
 
 
 class HybridEarlyJoinSAGE(MyEarlyJoinSAGE):
-  """`MyEarlyJoinSAGE` with more initial trust in the analytic time: for a TPU
-  with few train kernels."""
+  """`MyEarlyJoinSAGE` that trusts the time more: for a TPU and few kernels."""
 
   __init__ = functools.partialmethod(MyEarlyJoinSAGE.__init__, sharpness=10.0)
 
@@ -2745,44 +2576,34 @@ class HybridEarlyJoinSAGE(MyEarlyJoinSAGE):
 
 class EarlyJoinGCN(_TileRanker):
   """`_TileRanker` with `_GCNRound`s; configurations join at the nodes."""
-
-  __init__ = functools.partialmethod(
-      _TileRanker.__init__, join='early', convolution='gcn')
+  _early, _round = True, _GCNRound
 
 
 class LateJoinGCN(_TileRanker):
   """`EarlyJoinGCN` whose configurations join the kernel, after all rounds."""
+  _round = _GCNRound
 
-  __init__ = functools.partialmethod(
-      _TileRanker.__init__, join='late', convolution='gcn', node_rounds=3)
-
-
-class EarlyJoinGAT(_TileRanker):
-  """`_TileRanker` with `_GATRound`s; configurations join at the nodes."""
-
-  __init__ = functools.partialmethod(
-      _TileRanker.__init__, join='early', convolution='gat')
+  __init__ = functools.partialmethod(_TileRanker.__init__, node_rounds=3)
 
 
-class LateJoinGAT(_TileRanker):
-  """`EarlyJoinGAT` whose configurations join the kernel, after all rounds."""
+class EarlyJoinGAT(EarlyJoinGCN):
+  """`EarlyJoinGCN` with `_GATRound`s."""
+  _round = _GATRound
 
-  __init__ = functools.partialmethod(
-      _TileRanker.__init__, join='late', convolution='gat', node_rounds=3)
+
+class LateJoinGAT(LateJoinGCN):
+  """`LateJoinGCN` with `_GATRound`s."""
+  _round = _GATRound
 
 
 class LateJoinConcatPoolSAGE(_SAGE):
   """GraphSAGE on producers, mean and max over the nodes side by side, an MLP.
 
-      y_v = x_v W_self + (mean of x_u over producers u of v) W_neighbor + b
+      a_v = mean of x_u over producers u of v
       x_v <- relu(y_v),  after the last layer x_v <- y_v
   Config features join at the head. Source: a public PyTorch notebook on the
   tile task; its model standardises the scores, here `StandardizedMSE` does.
-
-  Args:
-    widths: of the graph layers.
-    head_widths: of the layers between pooling and the score.
-    op_embed_dim, hidden_activation, objective: see `_TileRanker`.
+  `widths` are of the graph layers, `head_widths` of those after pooling.
   """
   _pooling = ('mean', 'max')
   _repeats_last = True
@@ -2792,9 +2613,7 @@ class LateJoinConcatPoolSAGE(_SAGE):
                head_widths: Sequence[int] = (64, 32, 16),
                op_embed_dim: int = 128, hidden_activation: str = 'relu',
                objective: str = 'standardized_mse'):
-    if not widths:
-      raise ValueError(f'widths must name at least one layer; got {widths!r}.')
-    for width in widths:
+    for width in widths or [0]:
       _check_integers(1, widths=width)
     for width in head_widths:
       _check_integers(1, head_widths=width)
@@ -2805,7 +2624,7 @@ class LateJoinConcatPoolSAGE(_SAGE):
     return graph.mean_of('producers', x)
 
   def _finished(self, y, layer):
-    is_last = layer == len(self._widths) - 1
+    is_last = layer == len(self._gnn_layers) - 1
     return y if is_last else self._activation_fn(y)
 
 
@@ -2832,9 +2651,7 @@ class EnsembleRanker(_TrainedModel):
       'averaging' are the ensemble's.
     copies: number of members, which differ in their first weights.
     feature_stats: for members that take them and have none.
-    objective: see `_TrainedModel`; not 'standardized_mse', under which scores
-      have no scale.
-    averaging: see `_TrainedModel`.
+    objective, averaging: see `_TrainedModel`.
   """
 
   def __init__(self, num_configs: int, num_ops: int, *,
@@ -2844,8 +2661,6 @@ class EnsembleRanker(_TrainedModel):
                feature_stats: Any = 'script'):
     super().__init__(objective, averaging)
     _check_integers(1, copies=copies)
-    _check_choice('objective', objective, [
-        name for name in _OBJECTIVES if name != 'standardized_mse'])
     members = {'MyEarlyJoinSAGE': {}} if members is None else members
     if not isinstance(members, Mapping) or len(members) != 1 or not all(
         isinstance(kwargs, Mapping) and not kwargs.keys() & {
@@ -2869,13 +2684,15 @@ class EnsembleRanker(_TrainedModel):
   @tf.autograph.experimental.do_not_convert
   def call(self, graph: tfgnn.GraphTensor, training: bool = False) -> tf.Tensor:
     """Scores float32 [kernels, configs]."""
-    return _mean([member(graph, training=training) for member in self._members])
+    return self._mean(lambda member: member(graph, training=training))
 
   def forward(self, graph: tfgnn.GraphTensor, num_configs: int) -> tf.Tensor:
     """Like a member's: float32 [kernels, num_configs]; lower is faster."""
-    scores = _mean(
-        [member.forward(graph, num_configs) for member in self._members])
+    scores = self._mean(lambda member: member.forward(graph, num_configs))
     return _with_repeats_last(scores, _inputs_of(graph).config_feats)
+
+  def _mean(self, scores_of: Callable[[_Ranker], tf.Tensor]) -> tf.Tensor:
+    return tf.add_n([*map(scores_of, self._members)]) / len(self._members)
 
   def _create_for(self, node_width, config_width):
     for member in self._members:

@@ -9,11 +9,6 @@ class _GatedRound(_DenseNorm):
     return x + self(x) * tf.sigmoid(graph.mean_of('producers', x))
 
 
-_ROUNDS['gated'] = _GatedRound
-
-
 class MyModel(MyEarlyJoinSAGE):
   """`MyEarlyJoinSAGE` whose nodes pass messages in the rounds above."""
-
-  def __init__(self, num_configs, num_ops, **kwargs):
-    super().__init__(num_configs, num_ops, convolution='gated', **kwargs)
+  _round = _GatedRound

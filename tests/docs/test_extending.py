@@ -26,7 +26,7 @@ def test_the_page_shows_the_file_and_names_what_models_py_has():
   names = re.findall(r'`(_?[A-Za-z]\w+)`', PAGE.split('\n## ')[2])
   assert len(names) > 10
   for name in names:
-    assert re.search(rf'^ *(class|def) {name}\b|^{name} = ', SOURCE,
+    assert re.search(rf'^ *(class|def) {name}\b|^ *{name} = ', SOURCE,
                      re.MULTILINE), name
 
 

@@ -229,8 +229,8 @@ def test_the_machine_is_the_one_of_the_tiles(name):
   for tiles, lanes, vector_ns in (('layout tiles', 128, 0.9),
                                   ('elements', 1, 0.9 / 1024)):
     model = checks.make(name, feature_stats={**stats, 'tiles': tiles})
-    model._statistics.build_once()
-    model._machine.build_once()
+    model._statistics.build(None)
+    model._machine.build(None)
     found = models._Geometry.hardware(model._statistics)
     assert float(found.lanes) == lanes
     assert model.constants()['vector_ns'] == pytest.approx(vector_ns)

@@ -54,6 +54,7 @@ def test_elements_have_as_many_bytes():
 
 def test_the_machine_is_the_one_of_the_analytic_model():
   preset = models._MACHINES[0]._asdict()
+  assert not preset.pop('in_elements')
   assert preset.pop('lanes') == preset.pop('matrix_side') == tiles.LANES
   assert preset.pop('sublanes') == tiles.SUBLANES
   assert preset.pop('matrix_min_rows') == tile_counts.MATRIX_MIN_ROWS

@@ -212,9 +212,9 @@ class CombinedLoss(tf.keras.losses.Loss):
 def test_trained_saved_and_copied_by_position(tmp_path, name, monkeypatch):
   """As the scripts do it. All variables are there before the first step."""
   model, steps = checks.make(name, stats=STATS), []
-  take_step = type(model)._loss_step
+  take_step = type(model).train_step
   monkeypatch.setattr(
-      type(model), '_loss_step', lambda self, data: steps.append(
+      type(model), 'train_step', lambda self, data: steps.append(
           len(self.trainable_variables)) or take_step(self, data))
   # Eagerly: tracing the step would take longer than all the rest.
   model.compile(loss=CombinedLoss(), optimizer='adam', run_eagerly=True)

@@ -34,7 +34,7 @@ def hardware(**changes):
 
 def machine():
   layer = models._Machine(sharpness=10.0)
-  layer.build_once()
+  layer.build(None)
   return layer
 
 
@@ -152,7 +152,7 @@ def test_statistics_are_read_exactly():
   statistics = models._Statistics(table.to_json(), keeps=False)
   scaled = table.node.apply(columns)  # Without the constant column.
   assert scaled.shape == (3, 2)
-  statistics.build_once()
+  statistics.build(None)
   np.testing.assert_array_equal(
       statistics.raw('node', tf.constant(scaled)),
       np.pad(columns, [[0, 0], [0, 137]]))

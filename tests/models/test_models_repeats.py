@@ -8,10 +8,6 @@ from tpu_graphs_ext import load_models
 models = load_models.models_module()
 
 
-def first_copies(*kernels):
-  return models._first_copies(np.array(kernels, np.float32)).numpy()
-
-
 def repeats_last(scores, tiles):
   """The scores of one kernel whose features are one column, `tiles`."""
   return models._with_repeats_last(
@@ -19,15 +15,15 @@ def repeats_last(scores, tiles):
       np.array(tiles, np.float32)[np.newaxis, :, np.newaxis]).numpy()[0]
 
 
-def test_first_copies():
-  """Counted through the batch; rows that differ in one bit are two."""
-  a, b, c = [0, 1], [1, 0], [1, 1]
+def test_copies_are_equal_rows_of_one_kernel():
+  """Rows that differ in one bit are two tiles."""
+  a, b, c = [5, 0.1], [5, np.nextafter(np.float32(0.1), np.float32(1))], [0, 1]
+  tiles = np.array([[a, b, a, c], [c, a, c, [-0.0, 1]]], np.float32)
+  scores = np.array([[1, 2, 1, 4], [4, 2, 4, 4]], np.float32)
+  step = 4 / 1024
   np.testing.assert_array_equal(
-      first_copies([a, b, a, b], [c, a, c, c]), [[0, 1, 0, 1], [4, 5, 4, 4]])
-  near = np.nextafter(np.float32(0.1), np.float32(1))
-  np.testing.assert_array_equal(
-      first_copies([[5, 0.1], [5, near], [5, 0.1], [0.0, 1], [-0.0, 1]]),
-      [[0, 1, 0, 3, 3]])
+      models._with_repeats_last(scores, tiles),
+      [[1, 2, 4 + step, 4], [4, 2, 4 + step, 4 + 2 * step]])
 
 
 def test_the_kth_repetition_is_k_steps_after_the_worst_tile():

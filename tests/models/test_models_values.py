@@ -138,8 +138,7 @@ def test_validation_has_the_average_and_the_next_epoch_goes_on():
   a = 8;  a = 8/10 + 4 * 9/10 = 4.4;  a = 4.4 * 2/11 + 2 * 9/11 = 26.8 / 11.
   """
   weight = tf.Variable(0.0)
-  average = models._RunningAverage(0.99)
-  average.begin([weight])
+  average = models._RunningAverage(0.99, [weight])
 
   def epoch(goes_on_from, *steps):
     average.on_epoch_begin(0)

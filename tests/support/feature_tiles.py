@@ -45,7 +45,7 @@ def tensorflow_tiles(kernel, stats, given=None,
   """
   statistics = models._Statistics(
       {**(given or stats.to_json()), 'tiles': tiles}, keeps=False)
-  statistics.build_once()
+  statistics.build(None)
   geo = models._Geometry
   inputs = models._inputs_of(tile_batches.kernel_graph(kernel, stats))
   graph = models._Graph(inputs)
