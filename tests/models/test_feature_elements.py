@@ -54,17 +54,6 @@ def test_a_matrix_product_in_any_order(order, swapped):
     np.testing.assert_allclose(counts[name], values, err_msg=name)
 
 
-def test_a_batched_matrix_product():
-  """[3, 6, 10] x [3, 10, 14]: a batch of 1 moves its own part of both."""
-  counts = counts_of(dot_kernel(
-      (3, 6, 10), (3, 10, 14), (3, 6, 14), [(3, 6, 14), (1, 6, 14)]))
-  np.testing.assert_array_equal(counts['steps'], [1, 3])
-  np.testing.assert_array_equal(
-      counts['block_bytes'], [3 * 4 * 284, 4 * 284])
-  np.testing.assert_array_equal(counts['moved_bytes'], [3 * 4 * 284] * 2)
-  np.testing.assert_array_equal(counts['matrix_rows'], [3 * 6 * 10 * 14] * 2)
-
-
 @pytest.mark.parametrize('vector', [(3, 10), (10,)])
 def test_products_with_vectors_are_cut_along_the_batch(vector):
   """[3, 6, 10] x a vector for each of 3, or one for all."""
@@ -160,16 +149,6 @@ def test_steps_by_hand():
   # Two blocks of 512 bytes, 2 to the 4th times 64; of each the next one too.
   np.testing.assert_allclose(block, 2 * [1] + 10 * [0])
   np.testing.assert_allclose(held, 2 * [1] + [.5] + 9 * [0])
-
-
-def test_the_minor_axis_comes_first_at_any_rank_and_layout():
-  for sizes, layout in (((64,), (0,)), ((24, 64), (1, 0)), ((64, 24), (0, 1)),
-                        ((3, 64, 24), (1, 2, 0))):
-    groups = {'layout_minor_to_major': layout}
-    columns = columns_of(kernel_of(
-        [(READ, sizes, [], groups), ('negate', sizes, [0], groups)], [sizes]))
-    assert columns[0, 0, 0] == pytest.approx(6 / 5)  # log2(64) / 5
-    assert np.count_nonzero(columns[0, 0]) == len(sizes)
 
 
 # A tensor [16, 6, 40] with its last two dimensions exchanged, and a row.

@@ -72,31 +72,6 @@ def test_a_copy_by_hand():
       kernel, config_feat=kernel.config_feat * 2, tile_id='net_1')])
 
 
-def test_a_matrix_product_by_hand():
-  """[1024, 256] x [256, 512], stored as 512 x 1024: 64 x 8 layout tiles.
-
-  Whole it moves 4 * (1024 * 256 + 256 * 512 + 512 * 1024) bytes. With both
-  sides halved the image is read again for each half of the features.
-  """
-  module = tiny_hlo.product(1024, 256, 512, layout=[0, 1])
-  kernel = kernel_of(module, [[64, 8], [64, 4], [32, 4]],
-                     [[32, 4], [32, 4], [32, 2]])
-  counts = numpy_counts(kernel)
-  expected = {
-      'output_tiles': [1, 2, 4], 'kernel_tiles': [1, 1, 1],
-      'moved_bytes': [3670016, 3670016, 3670016 + 4 * 1024 * 256],
-      # Blocks of 128 x 128 weights, 4 x 2, or 2 x 2 in 4 steps; all rows.
-      'matrix_rows': [8 * 1024, 2 * 8 * 512, 4 * 4 * 512],
-      # Two blocks of what changes, and the operands once more. The weights stay
-      # in the second. The result holds the sums.
-      'footprint_bytes': [3670016 + 4 * 256 * (1024 + 512),
-                          4 * (3 * 512 * 256 + 2 * 256 * 512 + 2 * 512 * 512),
-                          4 * 3 * (512 * 256 + 256 * 256) + 8 * 256 * 512]}
-  for name, values in expected.items():
-    np.testing.assert_allclose(counts[name], values, err_msg=name)
-  assert_both_agree([kernel])
-
-
 def test_of_several_products_the_last_is_tiled():
   """f32 [64, 256] x [256, 1024] x [1024, 128]: the first makes an operand."""
   module = tiny_hlo.product(64, 256, 1024)
@@ -199,42 +174,24 @@ def degenerate_kernels():
   zeros = tiny_kernels.make_kernel('zeros_0')
   zeros.node_feat[:] = 0
   zeros.config_feat[:] = 0
-  lonely = tiny_kernels.make_kernel('lonely_0', num_nodes=1, edges=())
-  lonely.node_opcode[:] = schema.OPCODES['convolution']
-  alone = tiny_kernels.make_kernel('dot_0', num_nodes=1, edges=())
-  alone.node_opcode[:] = schema.OPCODES['dot']
-  ring = tiny_kernels.make_kernel('ring_0', edges=((0, 1), (1, 2), (2, 0)))
-  ring.node_opcode[:] = schema.OPCODES['dot']
-  loop = tiny_kernels.make_kernel('loop_0', edges=((0, 1), (1, 2), (2, 0)))
-  loop.node_opcode[:] = [schema.OPCODES[name] for name in (
-      'fusion', 'convolution', 'tuple')]
-  return [*tiny_kernels.corner_cases(), zeros, lonely, alone,
-          loop, ring,
+  ring = ((0, 1), (1, 2), (2, 0))
+  odd = []
+  for edges, opcodes in (
+      ((), ['convolution']), ((), ['dot']), (ring, ['dot'] * 3),
+      (ring, ['fusion', 'convolution', 'tuple'])):
+    odd.append(tiny_kernels.make_kernel(
+        '_'.join(opcodes), num_nodes=len(opcodes), edges=edges))
+    odd[-1].node_opcode[:] = [schema.OPCODES[name] for name in opcodes]
+  return [*tiny_kernels.corner_cases(), zeros, *odd,
           tiny_kernels.make_kernel('narrow_0', node_width=9, config_width=3)]
 
 
-@pytest.mark.parametrize('kernel', degenerate_kernels(),
-                         ids=lambda kernel: kernel.tile_id)
-def test_degenerate_kernels_have_finite_counts(kernel):
-  stats = checks.stats_of([kernel])
-  for counts in (tensorflow_counts(kernel, stats, tiles='elements'),
-                 tensorflow_counts(kernel, stats), numpy_counts(kernel)):
-    for name, values in counts.items():
-      assert values.shape == (kernel.num_configs,)
-      assert np.isfinite(values).all(), name
-      assert (values >= 0).all(), name
-
-
-def test_sizes_below_zero_are_as_none():
-  """Features that were scaled with other data may come back as such."""
-  kernel = kernel_of(tiny_hlo.elementwise([24, 256], opcode='sqrt'), [[3, 2]])
-  column = schema.NODE_COLUMN['shape_dimensions_2']
-  assert not kernel.node_feat[:, column].any()
-  below = kernel.node_feat.copy()
-  below[:, column] = -3
-  changed = dataclasses.replace(kernel, node_feat=below, tile_id='net_1')
-  stats = checks.stats_of([kernel, changed])
-  expected = tensorflow_counts(kernel, stats)
-  assert expected['output_tiles'] == [1] and expected['pieces'] == [2]
-  for name, values in tensorflow_counts(changed, stats).items():
-    np.testing.assert_array_equal(values, expected[name], err_msg=name)
+def test_degenerate_kernels_have_finite_counts():
+  for kernel in degenerate_kernels():
+    stats = checks.stats_of([kernel])
+    for counts in (tensorflow_counts(kernel, stats, tiles='elements'),
+                   tensorflow_counts(kernel, stats), numpy_counts(kernel)):
+      for name, values in counts.items():
+        assert values.shape == (kernel.num_configs,)
+        assert (np.isfinite(values) & (values >= 0)).all(), (
+            kernel.tile_id, name)

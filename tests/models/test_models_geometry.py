@@ -85,23 +85,6 @@ def test_scores_move_the_sharpness_but_not_the_physical_constants():
   assert np.any(constants)
 
 
-def test_it_learns_the_constants_of_another_machine():
-  """Labels are the analytic times with a fifth of the bandwidth."""
-  graph = tile_batches.batch_graph(
-      KERNELS, np.tile(np.arange(10), (4, 1)), STATS)
-  other = checks.make('AnalyticTileModel' + checks.RAW)
-  other(graph)
-  changes = dict.fromkeys(models._TRAINED_CONSTANTS, 1.0)
-  changes.update(bytes_per_ns=0.2, step_ns=2.0)
-  other._machine.changes.assign(np.log([*changes.values()]) / 10)
-  times = tf.exp(other(graph))
-  model = checks.make('AnalyticTileModel' + checks.RAW)
-  model.compile(optimizer=tf.keras.optimizers.Adam(1e-2))
-  step = tf.data.Dataset.from_tensors((graph, times)).repeat(60)
-  losses = model.fit(step, verbose=0, epochs=2).history['loss']
-  assert losses[1] < losses[0] / 2
-
-
 # --- Arguments ---------------------------------------------------------------
 
 

@@ -11,7 +11,6 @@ from absl import flags
 from support import model_checks as checks
 from support import tiny_kernels
 from tpu_graphs_ext import models
-from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.engine.settings import StatsSettings
 from tpu_graphs_ext.tasks import feature_stats
 
@@ -49,21 +48,12 @@ def data_root(tmp_path):
   return tmp_path
 
 
-def same_statistics(one, other) -> bool:
-  return all(
-      np.array_equal(getattr(getattr(FeatureStats.from_json(a), table), bound),
-                     getattr(getattr(FeatureStats.from_json(b), table), bound))
-      for a, b in ((one, other), (one['all_kernels'], other['all_kernels']))
-      for table in ('node', 'config') for bound in ('minimum', 'maximum'))
-
-
 def test_they_are_those_that_stats_prints(data_root, script):
   script(data_root)
   printed = json.loads(feature_stats.model_kwargs_json(StatsSettings(
       data_root=str(data_root), configs=10, cache_dir='')))['feature_stats']
   found = models._of_running_script(10)
-  assert same_statistics(found, printed)
-  assert found['tiles'] == printed['tiles'] == 'elements'
+  assert found == printed and found['tiles'] == 'elements'
   assert found['node'] != found['all_kernels']['node']
 
 
@@ -99,20 +89,6 @@ def test_files_that_cannot_be_used_are_left_alone(data_root, script, caplog):
   (data_root / 'train' / 'damaged.npz').write_bytes(b'no zip')
   assert models._of_running_script(10) is None
   assert 'No feature_stats: the kernels under' in caplog.text
-
-
-def test_tables_may_be_stored_in_any_way(data_root, script):
-  """As other numbers, in another byte order, compressed or column by column."""
-  script(data_root)
-  found = models._of_running_script(10)
-  for kernel, (write, dtype, order) in zip(KERNELS, (
-      (np.savez, '>f8', 'C'), (np.savez_compressed, '<f4', 'F'),
-      (np.savez, '<i8', 'F'))):
-    write(data_root / 'train' / f'{kernel.tile_id}.npz', **{
-        name: np.asarray(getattr(kernel, name), dtype, order)
-        for name in ('node_feat', 'config_feat')})
-  models._of_files.cache_clear()
-  assert models._of_running_script(10) == found
 
 
 @pytest.mark.parametrize('name', ['MyEarlyJoinSAGE', 'AnalyticTileModel'])

@@ -15,12 +15,8 @@ TRAINER, RANKER = '/somewhere/tiles_train.py', '/somewhere/tiles_evaluate.py'
 
 
 @pytest.mark.parametrize('script, cores, given, expected', [
-    (TRAINER, 4, None, '1'),
-    (TRAINER, 5, None, None),
+    (TRAINER, 4, None, '1'), (TRAINER, 5, None, None), (RANKER, 3, None, None),
     (TRAINER, 2, '2', '2'),  # What is set already stays.
-    (RANKER, 2, None, '1'),
-    (RANKER, 3, None, None),
-    ('', 2, None, None),
 ])
 def test_on_few_cores_the_baselines_scripts_get_one(
     monkeypatch, script, cores, given, expected):

@@ -35,6 +35,14 @@ def inputs(node_counts, edges, configs=1):
           [kernels, configs, 1]))
 
 
+def set_to_one(layer):
+  """All weights 1 and biases 0."""
+  for variable in layer.trainable_variables:
+    is_weight = 'kernel' in variable.name
+    variable.assign(tf.fill(variable.shape, 1. if is_weight else 0.))
+  return layer
+
+
 # A chain 0 -> 1 -> 2, where 1 and 2 consume, and a pair 3 -> 4.
 CHAIN_AND_PAIR = inputs([3, 2], [(1, 0), (2, 1), (4, 3)])
 
@@ -119,10 +127,8 @@ def test_one_sage_layer_with_weights_of_one():
   model = models.EarlyJoinSAGE(
       2, 5, num_gnns=1, final_mlp_layers=0, hidden_dim=2, op_embed_dim=3)
   chain = inputs([3], [(1, 0), (2, 1)], configs=2)
-  model._create_for(chain.node_feats.shape[-1], chain.config_feats.shape[-1])
-  for variable in model.trainable_variables:
-    is_weight = 'kernel' in variable.name
-    variable.assign(tf.fill(variable.shape, 1. if is_weight else 0.))
+  model._create_for(1, 1)
+  set_to_one(model)
   encoded = model._encode(
       models._Graph(chain), tf.zeros([3, 3]), chain.node_feats)
   # The node columns alone: own x plus neighbours' x.

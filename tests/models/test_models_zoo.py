@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import tensorflow as tf
-from test_models_values import inputs
+from test_models_values import inputs, set_to_one
 
 from support import model_checks as checks
 from tpu_graphs_ext import load_models
@@ -23,25 +23,13 @@ FORK = inputs([4], [(2, 0), (2, 1)])
 def linear(layer, width=1):
   """The round without what `finish` does, all weights 1 and biases 0."""
   layer.build([None, width])
-  for variable in layer.trainable_variables:
-    is_weight = 'kernel' in variable.name
-    variable.assign(tf.fill(variable.shape, 1. if is_weight else 0.))
   layer.finish = lambda y: y
-  return layer
+  return set_to_one(layer)
 
 
 def variable(layer, name):
   found, = [v for v in layer.trainable_variables if name in v.name]
   return found
-
-
-def with_weights_of_one(model, some_inputs):
-  model._create_for(
-      some_inputs.node_feats.shape[-1], some_inputs.config_feats.shape[-1])
-  for variable in model.trainable_variables:
-    is_weight = 'kernel' in variable.name
-    variable.assign(tf.fill(variable.shape, 1. if is_weight else 0.))
-  return model
 
 
 def test_graph_convolution_on_a_chain():
@@ -91,8 +79,9 @@ def test_attention_by_hand(one_head):
 
 def test_concat_pooling_with_a_late_join():
   """Own x plus the mean over producers: 1, 2 + 1, 4 + 2. Mean 10/3, max 6."""
-  model = with_weights_of_one(models.LateJoinConcatPoolSAGE(
-      2, 5, widths=[1], head_widths=[]), CHAIN)
+  model = models.LateJoinConcatPoolSAGE(2, 5, widths=[1], head_widths=[])
+  model._create_for(1, 1)
+  set_to_one(model)
   np.testing.assert_allclose(
       model._rank(*CHAIN), [[10 / 3 + 6 + 1, 10 / 3 + 6 + 2]], rtol=1e-5)
 
@@ -160,14 +149,11 @@ def test_an_ensemble_trains_each_member_by_its_own_loss(batch):
 @pytest.mark.parametrize('name,kwargs,message', [
     ('EnsembleRanker', {'members': {'EarlyJoinGATT': {}}},
      "members must be one of .* got 'EarlyJoinGATT'"),
-    ('EnsembleRanker', {'members': {'MLP': {'width': 3}}},
-     "unexpected keyword argument 'width'"),
     ('EnsembleRanker', {'members': {'EarlyJoinGCN': {'objective': 'flags'}}},
      'without objective and averaging'),
     ('EarlyJoinGAT', {'hidden_dim': 6}, 'must be multiples of 4'),
     ('LateJoinConcatPoolSAGE', {'head_widths': [8, 0]},
      'head_widths must be an integer of at least 1; got 0'),
-    ('MLP', {'reduction': 'avg'}, 'reduction must be one of sum, mean'),
     ('AnalyticTileModel', {'feature_stats': None}, 'needs feature_stats'),
     ('MyEarlyJoinSAGE', {'sharpness': 'x'}, 'sharpness must be a positive'),
     ('MyEarlyJoinSAGE', {'objective': 'listmle_first'},
