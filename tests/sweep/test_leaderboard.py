@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from tpu_graphs_ext.sweep import grid, trials
-from tpu_graphs_ext.sweep.leaderboard import Leaderboard
+from tpu_graphs_ext.sweep.sweep import Leaderboard
 
 
 def row(width, seed, opa=None, state=trials.FINISHED, **more):

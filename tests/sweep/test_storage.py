@@ -6,7 +6,7 @@ import uuid
 import pytest
 
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.sweep import storage
+from tpu_graphs_ext.sweep import rank_many
 
 fsspec = pytest.importorskip('fsspec', reason='needs the extra [scale]')
 
@@ -29,7 +29,7 @@ def write(path, content):
 
 def names(given):
   return [os.path.basename(file.name)
-          for file in storage.find(given, ('.npz',))]
+          for file in rank_many.find(given, ('.npz',))]
 
 
 def test_files_that_are_found(folder):
@@ -49,7 +49,7 @@ def test_names_are_as_given_and_paths_absolute(tmp_path, monkeypatch):
   write(f'{tmp_path}/run[1]/a.npz', b'')
   monkeypatch.chdir(tmp_path)
   for given in ('run[1]', 'run[1]/a.npz'):
-    file, = storage.find(given, ('.npz',))
+    file, = rank_many.find(given, ('.npz',))
     assert (file.name, file.path) == ('run[1]/a.npz',
                                       f'{tmp_path}/run[1]/a.npz')
 
@@ -58,17 +58,17 @@ def test_a_change_of_the_same_age_behind_a_link_is_seen(tmp_path):
   path, link = tmp_path / 'a.npz', tmp_path / 'link.npz'
   path.write_text('a.npz')
   link.symlink_to(path)
-  before, times = storage.find(str(link), ()), path.stat()
+  before, times = rank_many.find(str(link), ()), path.stat()
   path.write_text('z.npz')  # As long, and as old:
   os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
-  assert storage.find(str(link), ()) != before
+  assert rank_many.find(str(link), ()) != before
 
 
 def test_a_file_elsewhere_is_copied_for_a_while(folder):
-  file, = storage.find(f'{folder}/a.npz', ())
-  with storage.local_copy(file) as path, open(path) as copy:
+  file, = rank_many.find(f'{folder}/a.npz', ())
+  with rank_many.local_copy(file) as path, open(path) as copy:
     assert copy.read() == os.path.basename(path) == 'a.npz'
   assert os.path.exists(path) == ('://' not in folder)
   with pytest.raises(UserError, match=r'memory:///x.npz: cannot be read \('):
-    with storage.local_copy(storage.Found('x.npz', 'memory:///x.npz', '')):
+    with rank_many.local_copy(rank_many.Found('x.npz', 'memory:///x.npz', '')):
       pass

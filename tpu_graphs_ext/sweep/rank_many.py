@@ -13,6 +13,8 @@ import hashlib
 import json
 import logging
 import os
+import posixpath
+import tempfile
 import time
 import zlib
 from collections.abc import Iterator, Sequence
@@ -32,11 +34,10 @@ from tpu_graphs_ext.engine import (
   threads,
 )
 from tpu_graphs_ext.engine.settings import TOP_CONFIGS, LoadSettings
-from tpu_graphs_ext.errors import UserError, reason_of
+from tpu_graphs_ext.errors import UserError, how_to_install, reason_of
 from tpu_graphs_ext.hlo import libtpu
 from tpu_graphs_ext.serving import cost_model, kernel_sources, tile_search
-from tpu_graphs_ext.sweep import pool, storage
-from tpu_graphs_ext.sweep.storage import Found, local_copy
+from tpu_graphs_ext.sweep import pool
 
 _log = logging.getLogger(__name__)
 
@@ -64,7 +65,7 @@ def rank_many(model_dir: str, given: Sequence[str], out: str, *,
 
   Args:
     model_dir: the folder model_<hash>, with its run file beside it.
-    given: folders, files and patterns, paths or URLs; see `storage.find`.
+    given: folders, files and patterns, paths or URLs; see `find`.
     out: the .jsonl to write.
     all_tiles: rank all legal tiles instead of those that the files list.
     top_k: tiles of each kernel; None for all.
@@ -84,7 +85,7 @@ def rank_many(model_dir: str, given: Sequence[str], out: str, *,
   libtpu.topology_of(tpu)
   endings = ('.npz', '.pb', '.hlo') if all_tiles else ('.npz',)
   found = list({file.path: file for one in given
-                for file in storage.find(one, endings)}.values())
+                for file in find(one, endings)}.values())
   settings = _settings(model_dir, loading, all_tiles=all_tiles,
                        top_k=top_k, tpu=tpu)
   kernels, tiles, errors = 0, 0, []
@@ -314,3 +315,84 @@ class _Journal:
 
 def _record(key: bytes, rows: bytes) -> bytes:
   return b'%08x\t%s\t%s' % (zlib.crc32(rows, zlib.crc32(key)), key, rows)
+
+
+# ---------------------------------------------------------------- input files
+
+
+class Found(NamedTuple):
+  """An input file."""
+  name: str  # Relative if the given path is.
+  path: str  # Absolute path or URL.
+  stamp: str  # Changes with the file.
+
+
+def find(given: str, endings: tuple[str, ...]) -> list[Found]:
+  """Files of a folder, of a pattern, or one file; sorted by their names.
+
+  Args:
+    given: path or URL of a folder or a file, or a pattern with `*`, `?` or
+      `[...]`, and `**` for folders of any depth.
+    endings: of the files to take from a folder; its subfolders are not
+      searched. A file or a pattern may have others.
+
+  Raises:
+    UserError: there is none, or it cannot be read.
+  """
+  with _opened(given) as (system, path):
+    if system.isdir(path):
+      infos = [info for info in system.ls(path, detail=True, refresh=True)
+               if info['name'].endswith(endings)]
+    else:
+      infos = ([system.info(path)] if system.exists(path)
+               else system.glob(path, detail=True).values())
+    found = sorted(_found(given, system, info) for info in infos
+                   if info['type'] != 'directory')
+  if not found:
+    raise UserError(f'{given}: no such file, or no file in this folder that '
+                    f'ends with {" or ".join(endings)}; others are named by a '
+                    'quoted pattern, as in "DIR/**/*.txt"')
+  return found
+
+
+def _found(given: str, system: Any, info: dict[str, Any]) -> Found:
+  path = info['name']
+  if '://' in given:
+    url = system.unstrip_protocol(path)
+    return Found(url, url, repr(sorted(info.items())))
+  stamp = ()
+  with contextlib.suppress(OSError):  # Ranking it says so in its row.
+    stat = os.stat(path)  # Of the file behind a link.
+    stamp = (stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino)
+  is_absolute = os.path.isabs(os.path.expanduser(given))
+  return Found(path if is_absolute else os.path.relpath(path), path,
+               repr(stamp))
+
+
+@contextlib.contextmanager
+def local_copy(file: Found) -> Iterator[str]:
+  """The path on this machine of a file, or of a copy for the `with` block."""
+  if '://' not in file.path:
+    yield file.path
+    return
+  with tempfile.TemporaryDirectory(prefix='tpu_graphs_ext') as folder:
+    copy = os.path.join(folder, posixpath.basename(file.path))
+    with _opened(file.path) as (system, path):
+      system.get_file(path, copy)
+    yield copy
+
+
+@contextlib.contextmanager
+def _opened(given: str) -> Iterator[tuple[Any, str]]:
+  """(file system of fsspec, the path in it); all its errors are UserErrors."""
+  try:
+    import fsspec
+  except ImportError as error:
+    raise UserError(f'{given}: many files are read by fsspec, which is not '
+                    f'installed; {how_to_install("scale")}') from error
+  try:
+    yield fsspec.core.url_to_fs(
+        given if '://' in given else files.full_path(given))
+  except Exception as error:  # Each package has errors of its own.
+    raise UserError(
+        f'{given}: cannot be read ({reason_of(error)})') from error
