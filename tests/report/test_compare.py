@@ -59,8 +59,7 @@ LOOKS = compare.looks_of([f'Model{number}' for number in range(5)])
 
 
 def cells(table, row):
-  return next(rest for first, *rest in table.frame.values.tolist()
-              if first == row)
+  return next(rest for first, *rest in table.rows if first == row)
 
 
 def number(cell):
@@ -160,11 +159,12 @@ def test_tables_of_runs(monkeypatch):
                                 for i, info in enumerate(infos)])]
   found = report.runs_section(groups, None, LOOKS | compare.looks_of(['Mine']))
   # Nothing was measured: mean and deviation of 10, 20 and 30 % in run files.
-  groups = found['groups'].frame.set_index('group').loc['Mine']
-  assert groups[['runs', 'epochs', 'top-1 %, run file']].tolist() == [
-      3, '3 ± 0', '20.0 ± 10.00']
+  groups = dict(zip(found['groups'].columns, ['Mine', *cells(
+      found['groups'], 'Mine')]))
+  assert (groups['runs'], groups['epochs'], groups['top-1 %, run file']) == (
+      3, '3 ± 0', '20.0 ± 10.00')
   assert 'Runs: 3; written: 1970' in found['trained']
-  assert [row[2] for row in found['runs'].frame.values] == ['1', '2', '3']
+  assert [row[2] for row in found['runs'].rows] == ['1', '2', '3']
   assert cells(found['flags'], 'learning_rate') == ['same', '0.01']
   assert 'nan' not in str(found)
 
@@ -191,7 +191,7 @@ def test_numbers_as_text():
 
 def test_text_of_files_is_escaped():
   svg = page.svg(lambda _, axes: axes.plot([1, 2, 3], [1, 3, 2]))
-  evil = page.table('<i>', ('a&b',), [('<script>',)])
+  evil = page.Table('<i>', ('a&b',), [('<script>',)])
   content = page.render(
       comparison=None, task='tile', problems=['<u>'],
       kernels=None, trained='', curves=[page.Figure('A & "B"', 'said', svg)],

@@ -11,13 +11,7 @@ import pandas as pd
 
 from tpu_graphs_ext.engine import metrics
 from tpu_graphs_ext.report import page
-from tpu_graphs_ext.report.measure import (
-  DEFAULT,
-  RANDOM,
-  Comparison,
-  Measure,
-  mean_interval,
-)
+from tpu_graphs_ext.report.measure import DEFAULT, RANDOM, Comparison, Measure
 from tpu_graphs_ext.report.page import Look
 
 MOST_DRAWN = 8  # Programs or kinds in a figure; the tables have all.
@@ -119,13 +113,18 @@ def means_table(comparison: Comparison) -> page.Table:
   names = dict.fromkeys(name for of in values.values() for name in of)
   runs = {name: f', {len(of)} runs' for name, of in comparison.groups.items()
           if len(of) > 1}
-  return page.table(
+  return page.Table(
       'Mean [95 % interval]',
       ('who chooses', *(measure.name for measure in values)),
-      ((name + runs.get(name, ''), *(
-          page.interval(*mean_interval(of[name]), measure.digits)
+      [(name + runs.get(name, ''), *(
+          page.interval(*_mean_interval(of[name]), measure.digits)
           if name in of else page.NOTHING
-          for measure, of in values.items())) for name in names))
+          for measure, of in values.items())) for name in names])
+
+
+def _mean_interval(values: pd.Series) -> tuple[float, float, float]:
+  """(mean, low, high) without NaN; NaN where unknown."""
+  return (float(values.mean()), *metrics.bootstrap_interval(values))
 
 
 # ------------------------------------------------------------------- by part
@@ -151,19 +150,19 @@ def by(comparison: Comparison, column: str, looks: Looks) -> dict[str, Any]:
     parts = _parts(comparison, measure, masks)
     figures.append(_figure(
         measure, column, nouns, parts[:MOST_DRAWN + 1], looks))
-    tables.append(page.table(
+    tables.append(page.Table(
         f'{measure.name}, mean [95 % interval]', (column, nouns, *parts[0][2]),
-        ((name, str(number), *(page.interval(*found, measure.digits)
+        [(name, str(number), *(page.interval(*found, measure.digits)
                                for found in of.values()))
-         for name, number, of in parts)))
+         for name, number, of in parts]))
   return {'figures': figures, 'tables': tables}
 
 
 def _parts(comparison: Comparison, measure: Measure,
            masks: Mapping[str, pd.Series]) -> list[Part]:
   values = comparison.values(measure)
-  return [(name, mask.sum(), {who: mean_interval(values[who][mask])
-                              for who in values})
+  return [(name, mask.sum(), {who: _mean_interval(values[who][mask])
+                               for who in values})
           for name, mask in masks.items()]
 
 
@@ -220,12 +219,12 @@ def differences(comparison: Comparison) -> Optional[page.Table]:
   pairs = [(best, other) for other in others]
   if DEFAULT in names:
     pairs += [(name, DEFAULT) for name in (best, *others)]
-  return page.table(
+  return page.Table(
       'Difference, mean [95 % interval]', ('pair', *(
           f'{measure.name}, {"above" if measure.higher_is_better else "below"} '
           '0: the first is better' for measure in values)),
-      ((f'{one} {page.MINUS} {other}', *(
+      [(f'{one} {page.MINUS} {other}', *(
           page.interval(*metrics.paired_difference(of[one], of[other]),
                         measure.digits)
-          for measure, of in values.items())) for one, other in pairs)
+          for measure, of in values.items())) for one, other in pairs]
   ) if pairs else None

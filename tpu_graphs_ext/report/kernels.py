@@ -156,7 +156,7 @@ def _tiles_table(kernel: Kernel, scores: Mapping[str, Scores], best: int,
       *((f'place that {name} predicts', *(order.index(c) + 1 for c in configs))
         for name, order in orders.items()),
       *(() if in_elements else count_rows(kernel, configs))]
-  return page.table(
+  return page.Table(
       f'{kernel.tile_id}: the chosen tiles against the best one; in brackets '
       'the multiple of the best, where they differ',
       ('', 'best', *(f'chosen by {name}' for name in orders)), rows)

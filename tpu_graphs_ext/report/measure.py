@@ -10,7 +10,7 @@ from typing import NamedTuple, Optional
 import numpy as np
 import pandas as pd
 
-from tpu_graphs_ext.engine import evaluate, metrics, scoring
+from tpu_graphs_ext.engine import evaluate, scoring
 from tpu_graphs_ext.engine import task as tasks
 from tpu_graphs_ext.engine.settings import DATA_ROOT, Loading, LoadSettings
 from tpu_graphs_ext.errors import UserError
@@ -28,11 +28,6 @@ class Measure(NamedTuple):
   scale: int = 1
   digits: int = 3
   higher_is_better: bool = True
-
-
-def mean_interval(values: pd.Series) -> tuple[float, float, float]:
-  """(mean, low, high) without NaN; NaN where unknown."""
-  return (float(values.mean()), *metrics.bootstrap_interval(values))
 
 
 def measures_of(task: tasks.Task) -> list[Measure]:
@@ -110,19 +105,17 @@ def measure(groups: Sequence[Group], data: str, loading: LoadSettings,
       own = _loading_of(task, run, loading, only_root)
       collection = task.collection(run.info['args'], own)
       source = data or os.path.join(own.data_root, *collection, 'valid')
-      if not found:
-        found = Comparison(task, source, evaluate.labelled(
-            task.read(source, own), source, task))
+      found = found or Comparison(task, source, evaluate.labelled(
+          task.read(source, own), source, task))
       if source != found.source:
         raise UserError(
             f'its data is {source}, so it is not compared with runs on '
             f'{found.source}; measure all of them on one --data, or make a '
             'page for each')
       ranker = scoring.load_ranker(run.model_dir, own)
-      rows = evaluate.measure(ranker, found.problems,
-                              f'{run.model} {run.name[:8]}')
-      found.groups.setdefault(group.name, []).append(
-          Measured(run, ranker, rows))
+      found.groups.setdefault(group.name, []).append(Measured(
+          run, ranker, evaluate.measure(
+              ranker, found.problems, f'{run.model} {run.name[:8]}')))
     except UserError as error:
       text = str(error)
       problems.append(text if run.model_dir in text or text.startswith(source)

@@ -11,11 +11,10 @@ import math
 import os
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
-import pandas as pd
 
 from tpu_graphs_ext import __version__
 from tpu_graphs_ext.errors import UserError, how_to_install
@@ -27,9 +26,10 @@ START = '<!DOCTYPE html>\n<!-- tpu_graphs_ext report -->'
 
 
 class Table(NamedTuple):
-  """A table of texts; its first column names the rows."""
+  """A table of texts; the first cell of a row is its name."""
   caption: str
-  frame: pd.DataFrame
+  columns: Sequence[str]
+  rows: Sequence[Sequence[Any]]
 
 
 class Figure(NamedTuple):
@@ -37,12 +37,6 @@ class Figure(NamedTuple):
   title: str
   said: str
   svg: str
-
-
-def table(caption: str, columns: Iterable[str],
-          rows: Iterable[Iterable[Any]]) -> Table:
-  """A table by rows."""
-  return Table(caption, pd.DataFrame(rows, columns=list(columns)))
 
 
 def require_packages() -> None:

@@ -109,24 +109,24 @@ def groups_table(runs: pd.DataFrame, task: tasks.Task) -> page.Table:
   columns = _columns(task)
   by = runs.groupby('group', sort=False)
   of = by[[column for _, column, *_ in columns]].agg(['mean', 'std'])
-  return page.table(
+  return page.Table(
       'Groups of runs', ('group', 'runs', *(name for name, *_ in columns)),
-      ((group, count, *(
+      [(group, count, *(
           page.spread(*(scale * of.loc[group, column]), digits)
           for _, column, scale, digits in columns))
-       for group, count in by.size().items()))
+       for group, count in by.size().items()])
 
 
 def runs_table(runs: pd.DataFrame, task: tasks.Task) -> page.Table:
   """A row a run."""
   columns = _columns(task)
-  return page.table(
+  return page.Table(
       'Runs; the last slowdowns come from the run files',
       ('group', 'run', 'seed', *(name for name, *_ in columns)),
-      ((row['group'], row['run'], page.number(row['seed'], 0), *(
+      [(row['group'], row['run'], page.number(row['seed'], 0), *(
           page.number(scale * row[column], digits)
           for _, column, scale, digits in columns))
-       for row in runs.to_dict('records')))
+       for row in runs.to_dict('records')])
 
 
 def flags_table(groups: Sequence[Group]) -> page.Table:
@@ -139,10 +139,10 @@ def flags_table(groups: Sequence[Group]) -> page.Table:
                         for group in groups}).fillna(page.NOTHING)
   differs = given.nunique(axis=1) > 1
   given.insert(0, '', np.where(differs, 'differs', 'same'))
-  given = given.rename_axis('name').sort_values(['', 'name'])
+  given = given.rename_axis('name').sort_values(['', 'name']).reset_index()
   return page.Table(
       'What the groups were trained with, as the run files name it; '
-      f'{page.NOTHING}: not given', given.reset_index())
+      f'{page.NOTHING}: not given', given.columns, given.values.tolist())
 
 
 # -------------------------------------------------------------------- curves
@@ -160,20 +160,16 @@ def learning_curves(every: Sequence[Group], looks: Looks) -> list[page.Figure]:
                  (group, 'val_loss', '-', 'validation')]) for group in groups)]
 
 
-def _mean_curve(group: Group, key: str) -> pd.Series:
-  """Mean over the runs, up to the epoch that all of them reached."""
-  curves = [run.curve[key] for run in group.runs if key in run.curve]
-  return (pd.concat(curves, axis=1).dropna().mean(axis=1) if curves
-          else pd.Series(dtype=float))
-
-
 def _curves(title: str, label: str, looks: Looks,
             lines: Sequence[tuple[Group, str, str, str]]) -> page.Figure:
   """A line for each (group, column, line style, name), thin ones for runs."""
   from matplotlib import ticker
-  means = [(group, key, style, name, mean)
-           for group, key, style, name in lines
-           for mean in [_mean_curve(group, key)] if len(mean)]
+  means = []
+  for group, key, style, name in lines:
+    curves = [run.curve[key] for run in group.runs if key in run.curve]
+    if curves:  # Up to the epoch that all runs reached.
+      means.append((group, key, style, name, pd.concat(
+          curves, axis=1).dropna().mean(axis=1)))
 
   def draw(figure, axes):
     for group, key, style, name, mean in means:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import json
+import math
 import os
 import pathlib
 import time
@@ -23,20 +24,16 @@ _NOT_TRAINED = ('model', 'model_kwargs_json', 'out_dir', 'results_csv',
 
 
 class Run:
-  """One training run.
+  """One training run; UserError if its arguments are damaged.
 
   Attributes:
     run_path, info: its run file, and the content.
     model_dir: its model folder; None if there is only the run file.
     name: of its run file, without 'run_' and the ending.
-    task: 'tile' or 'layout'.
     model, kwargs, flags: class, arguments, and what else it was trained with.
     settings: of this package's `train`; empty for a run of the baseline's.
-    curve: train_loss, train_opa, val_loss and val_opa by epoch, from 1;
-      without the columns that the run file has only in part.
-
-  Raises:
-    UserError: its arguments are damaged.
+    curve: train_loss, train_opa, val_loss and val_opa by epoch, from 1; empty
+      if the run file has them only in part.
   """
 
   def __init__(self, run_path: str, info: dict[str, Any],
@@ -53,13 +50,12 @@ class Run:
         **{key: self.settings[key] for key in ('data_root', 'toy_data')
            if key in self.settings},
         'host': info.get('host', "the baseline's script")}
-    stored = info.get('train_curve', {})
-    epochs = len(stored.get('epoch') or [])
-    self.curve = pd.DataFrame(
-        {key: values for key, values in stored.items()
-         if key != 'epoch' and isinstance(values, list)
-         and len(values) == epochs and all(map(_is_number, values))},
-        pd.RangeIndex(1, epochs + 1, name='epoch'), dtype=float)
+    try:
+      curve = pd.DataFrame(info.get('train_curve', {}), dtype=float)
+    except (ValueError, TypeError):
+      curve = pd.DataFrame()
+    self.curve = curve.drop(columns='epoch', errors='ignore').set_axis(
+        pd.RangeIndex(1, len(curve) + 1, name='epoch'))
 
   def record(self, ks: Iterable[int]) -> dict[str, Any]:
     """What the run file says, a cell for each column of the tables of runs.
@@ -71,25 +67,22 @@ class Run:
     errors = self.info.get('final_error', {}).get('val')
     errors = errors if isinstance(errors, dict) else {}
     return {
-        'seed': self.info.get('seed'),
-        'epochs': len(self.curve),
+        'seed': self.info.get('seed'), 'epochs': len(self.curve),
         'best_epoch': None if opa.empty else opa.idxmax(),
-        'best_opa': opa.max(),
-        'minutes': seconds / 60 if _is_number(seconds) else None,
+        'best_opa': opa.max(), 'minutes': _number(seconds) / 60,
         'written': time.strftime('%Y-%m-%d %H:%M', time.localtime(
             os.path.getmtime(self.run_path))),
-        **{f'final_{k}': value if _is_number(value) else None
-           for k in ks for value in [errors.get(str(k))]}}
+        **{f'final_{k}': _number(errors.get(str(k))) for k in ks}}
+
+
+def _number(value: Any) -> float:
+  return value if type(value) in (int, float) else math.nan
 
 
 class Group(NamedTuple):
   """Runs that differ only in their seed, by seed, and their unique name."""
   name: str
   runs: Sequence[Run]
-
-
-def _is_number(value: Any) -> bool:
-  return type(value) in (int, float)
 
 
 # ------------------------------------------------------------------- finding

@@ -336,8 +336,7 @@ def find(given: str, endings: tuple[str, ...]) -> list[Found]:
     endings: of the files to take from a folder; its subfolders are not
       searched. A file or a pattern may have others.
 
-  Raises:
-    UserError: there is none, or it cannot be read.
+  Raises UserError if there is none, or it cannot be read.
   """
   with _opened(given) as (system, path):
     if system.isdir(path):
