@@ -16,7 +16,6 @@ from tpu_graphs_ext.hlo import features
 from tpu_graphs_ext.report import (
   compare,
   kernels,
-  measure,
   page,
   report,
   runs,
@@ -45,14 +44,14 @@ def comparison(*of_runs, **changes):
   groups = {}
   for number, values in enumerate(of_runs):
     info = run_info(f'Model{number}')
-    groups[f'Model{number}'] = [measure.Measured(
+    groups[f'Model{number}'] = [compare.Measured(
         runs.Run(f'run_{number}.jsonz', info, 'm'), FixedRanker(),
         results.table(result(f'net_{i}', value, f'net{i % 2}', **changes)
                       for i, value in enumerate(values)))]
   problems = Partition.from_kernels([
       tiny_kernels.make_kernel(f'net_{i}', num_configs=20)
       for i in range(len(of_runs[0]))])
-  return measure.Comparison(tasks.find('tile'), 'here', problems, groups)
+  return compare.Comparison(tasks.find('tile'), 'here', problems, groups)
 
 
 LOOKS = compare.looks_of([f'Model{number}' for number in range(5)])

@@ -2,8 +2,7 @@
 
 report     from what a user names to the page; learning curves, tables of runs
 runs       finds runs, and groups those that differ only in their seed
-measure    what their models do on labelled problems, as pandas frames
-compare    which run is better: first screen, by program, in pairs
+compare    what models do on labelled problems, and which run is better
 kernels    single kernels: where models do worst and best
 page       tables, matplotlib's figures, numbers; templates/ makes HTML of them
 """

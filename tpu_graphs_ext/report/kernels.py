@@ -14,8 +14,7 @@ from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel, bounds_of
 from tpu_graphs_ext.engine.scoring import Scores
 from tpu_graphs_ext.report import page
-from tpu_graphs_ext.report.compare import Looks
-from tpu_graphs_ext.report.measure import Comparison
+from tpu_graphs_ext.report.compare import Comparison, Looks
 from tpu_graphs_ext.report.page import Look
 from tpu_graphs_ext.tasks import feature_stats
 

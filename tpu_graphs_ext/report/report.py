@@ -14,8 +14,7 @@ from tpu_graphs_ext.engine import output_paths
 from tpu_graphs_ext.engine import task as tasks
 from tpu_graphs_ext.engine.settings import LoadSettings
 from tpu_graphs_ext.report import KERNELS, compare, kernels, page
-from tpu_graphs_ext.report.compare import Looks
-from tpu_graphs_ext.report.measure import Comparison, measure, measures_of
+from tpu_graphs_ext.report.compare import Comparison, Looks, measures_of
 from tpu_graphs_ext.report.runs import Group, find, grouped, shown
 
 _log = logging.getLogger(__name__)
@@ -31,7 +30,7 @@ def report(paths: Sequence[str], *, out: str, data: str = '',
   Args:
     paths: model folders, run files, or folders of them.
     out: the file to write.
-    data, loading: see `measure`.
+    data, loading: see `compare.measured`.
     num_kernels: of the worst and of the best kernels of each group.
 
   Raises:
@@ -43,7 +42,7 @@ def report(paths: Sequence[str], *, out: str, data: str = '',
       '--out', out, page.START, 'report of this package')
   found, problems = find(paths)
   groups = grouped(found)
-  comparison = measure(groups, data, loading, problems)
+  comparison = compare.measured(groups, data, loading, problems)
   for problem in problems:
     _log.warning('%s', problem)
   looks = compare.looks_of([group.name for group in groups])

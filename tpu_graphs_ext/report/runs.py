@@ -27,8 +27,6 @@ class Run:
   """One training run; UserError if its arguments are damaged.
 
   Attributes:
-    run_path, info: its run file, and the content.
-    model_dir: its model folder; None if there is only the run file.
     name: of its run file, without 'run_' and the ending.
     model, kwargs, flags: class, arguments, and what else it was trained with.
     settings: of this package's `train`; empty for a run of the baseline's.
@@ -38,7 +36,8 @@ class Run:
 
   def __init__(self, run_path: str, info: dict[str, Any],
                model_dir: Optional[str]):
-    self.run_path, self.info, self.model_dir = run_path, info, model_dir
+    self.run_path, self.info = run_path, info
+    self.model_dir = model_dir  # None if there is only the run file.
     name = os.path.basename(run_path)
     self.name = name.removeprefix('run_').split('.jsonz')[0]
     args, self.settings = info['args'], info.get('settings', {})

@@ -1,7 +1,6 @@
 """Runs a function on many items, in processes any of which may die.
 
-They are pools of concurrent.futures on this machine, or the workers of a Dask
-cluster, which Dask's own commands start (docs/scale.md).
+They are of this machine, or the workers of a Dask cluster (docs/scale.md).
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Trials of a sweep: a configuration with a seed, and how a worker trains it.
 
 A trial's key is a hash of its content, with that of the data and of models.py:
-a sweep that is started again, or has grown, knows which trials are done. Its
-Optuna studies are in one journal file, <out>/sweep.journal. A folder has one
-sweep at a time, so a trial that is still running there belongs to a sweep that
-was killed; it is handed out again.
+a sweep that is started again, or has grown, knows which trials are done. One
+that still runs in <out>/sweep.journal, Optuna's, belongs to a killed sweep.
 """
 
 from __future__ import annotations

@@ -21,21 +21,15 @@ COLUMNS = ['kernel', 'operator', 'kind', 'start_us', 'measured_us',
 
 
 class Comparison(NamedTuple):
-  """Attributes:
-    source: description of the calibration's trace.
-    kernels: columns `COLUMNS`, one row per kernel, copy and fill, by start;
-      NaN where a value is unknown.
-    step: microseconds from the first launch to the last end of work: measured,
-      predicted, and with communication as recorded; {} without a launch.
-    communication_us: time of kernels that wait for other processes.
-    coverage: share of the GPU's other time that is predicted.
-  """
+  """Predicted and measured times of a trace."""
   trace: Trace
-  source: str
-  kernels: pd.DataFrame
+  source: str  # Of the calibration.
+  kernels: pd.DataFrame  # `COLUMNS` of each kernel, copy and fill, by start.
+  # Microseconds from the first launch to the last end of work: measured,
+  # predicted, and with communication as recorded; {} without a launch.
   step: dict[str, float]
-  communication_us: float
-  coverage: float
+  communication_us: float  # Time of kernels that wait for other processes.
+  coverage: float  # Share of the GPU's other time that is predicted.
 
 
 def calibrated(path: str, steps: Optional[Sequence[int]] = None) -> Calibration:
@@ -53,8 +47,7 @@ def calibrated(path: str, steps: Optional[Sequence[int]] = None) -> Calibration:
 
 def compared(path: str, steps: Optional[Sequence[int]],
              learned: Calibration) -> Comparison:
-  """Predicts the kernels and the steps of a trace; UserError as `calibrated`.
-  """
+  """Predicts a trace's kernels and steps; raises UserError as `calibrated`."""
   trace = _work_of(path, steps)
   rows, means, recorded = [], {}, {}
   for one in trace.work:
@@ -90,12 +83,9 @@ def _work_of(path: str, steps: Optional[Sequence[int]]) -> Trace:
 
 
 def summary(kernels: pd.DataFrame, by: str = 'kind') -> pd.DataFrame:
-  """Predicted kernels by a column, the longest first, all of them last.
-
-  In the geometric mean errors below 1 % count as 1 %, so that a single 0 does
-  not decide.
-  """
+  """Predicted kernels by a column, the longest first, all of them last."""
   known = kernels[kernels.predicted_us.notna()]
+  # Errors below 1 % count as 1 %, so that a single 0 does not decide.
   known = known.assign(log=np.log(known.error.clip(lower=0.01)))
   both = pd.concat([known, known.assign(**{by: ALL})])
   found = both.groupby(by).agg(

@@ -68,22 +68,16 @@ class Curve(NamedTuple):
 
 
 class Function(NamedTuple):
-  """The times of a kernel function, or of all functions of a kind.
-
-  Attributes:
-    count: number of kernels that it was learned from.
-    typical_us: the median; the mean for communication, whose sizes are unknown,
-      because the sum over a step is what counts.
-    mean_ratio: sum of measured times / sum of predicted times. Medians add up
-      to too little (the smearing estimate of Duan, 1983).
-    curves: size (of `SIZES`) -> curve, the best first.
-    launches: sizes, in the order of `SIZES`, 0 if unknown -> time.
-  """
-  count: int
+  """The times of a kernel function, or of all functions of a kind."""
+  count: int  # Kernels that it was learned from.
+  # The median; of communication, whose sizes are unknown, the mean, because the
+  # sum over a step is what counts.
   typical_us: float
+  # Sum of measured times / sum of predicted times: medians add up to too little
+  # (the smearing estimate of Duan, 1983).
   mean_ratio: float
-  curves: Mapping[str, Curve]
-  launches: Mapping[tuple, float]
+  curves: Mapping[str, Curve]  # By size (of `SIZES`), the best first.
+  launches: Mapping[tuple, float]  # Time by sizes, in the order of `SIZES`.
 
   def us(self, sizes: Mapping[str, float]) -> Optional[float]:
     """The predicted duration; None if the sizes are unknown."""
@@ -97,11 +91,11 @@ class Function(NamedTuple):
 
 
 class Calibration(NamedTuple):
-  """`source`: trace, GPU and steps, in words; `host`: see `replay`."""
-  source: str
+  """What a trace's kernels taught."""
+  source: str  # Trace, GPU and steps, in words.
   kinds: Mapping[str, Function]
   functions: Mapping[str, Function]
-  host: Mapping[str, float]
+  host: Mapping[str, float]  # See `replay`.
 
   def us(self, name: str, sizes: Mapping[str, float],
          mean: bool = False) -> Optional[float]:
@@ -112,7 +106,7 @@ class Calibration(NamedTuple):
     kind = kind_of(name)
     others = self.kinds.get(ANY_OTHER) if kind != COMMUNICATION else None
     for known in (self.functions.get(name), self.kinds.get(kind), others):
-      if known is not None and (found := known.us(sizes)) is not None:
+      if known and (found := known.us(sizes)) is not None:
         return found * known.mean_ratio if mean else found
     return None
 

@@ -31,26 +31,16 @@ MOST_PARSED_BYTES = 4 * 2**30
 
 @dataclasses.dataclass(eq=False)
 class Event:
-  """A call on a thread of the host, or work on a stream of a GPU.
-
-  Attributes:
-    kind: `OPERATOR`, `ANNOTATION`, `RUNTIME`, or `WORK`: kernel, copy, fill.
-    place: process and thread, or device and stream.
-    start, end: in microseconds since the first event.
-    args: everything else in the trace: shapes, types, numbers.
-    parent: the innermost call that contains this one.
-    launch: the runtime's call that launched this work.
-    caller: the innermost operator, or else annotation, around the launch.
-  """
+  """A call on a thread of the host, or work on a stream of a GPU."""
   name: str
-  kind: str
-  place: tuple
-  start: float
+  kind: str  # `OPERATOR`, `ANNOTATION`, `RUNTIME`; `WORK`: kernel, copy, fill.
+  place: tuple  # Process and thread, or device and stream.
+  start: float  # Microseconds since the first event, as `end`.
   end: float
-  args: Mapping[str, Any]
-  parent: Optional[Event] = None
-  launch: Optional[Event] = None
-  caller: Optional[Event] = None
+  args: Mapping[str, Any]  # The rest of the trace: shapes, types, numbers.
+  parent: Optional[Event] = None  # The innermost call that contains this one.
+  launch: Optional[Event] = None  # The runtime's call that launched this work.
+  caller: Optional[Event] = None  # The operator, or annotation, around it.
 
   @property
   def duration_us(self) -> float:
@@ -71,21 +61,13 @@ class Event:
 
 
 class Trace(NamedTuple):
-  """A trace, or some steps of it.
-
-  Attributes:
-    calls: of all threads, outer calls first.
-    work: by start; of steps, all work launched in them, whenever it ran.
-    all_work: of the whole trace.
-    gpu: the name of the first GPU in the file, or 'a GPU'.
-    steps: numbers of the profiler's steps; () for a whole trace.
-  """
+  """A trace, or some steps of it."""
   path: str
-  calls: list[Event]
-  work: list[Event]
-  all_work: list[Event]
-  gpu: str
-  steps: tuple
+  calls: list[Event]  # Of all threads, outer calls first.
+  work: list[Event]  # By start; of steps, all work launched in them.
+  all_work: list[Event]  # Of the whole trace.
+  gpu: str  # The name of the first GPU in the file, or 'a GPU'.
+  steps: tuple  # Numbers of the profiler's steps; () for a whole trace.
 
 
 def read(path: str) -> Trace:
