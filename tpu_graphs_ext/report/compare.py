@@ -259,9 +259,6 @@ def _mean_interval(values: pd.Series) -> tuple[float, float, float]:
 
 # ------------------------------------------------------------------- by part
 
-# A part's name, its number of problems, and who chooses -> (mean, low, high).
-Part = tuple[str, int, dict[str, tuple[float, float, float]]]
-
 
 def by(comparison: Comparison, column: str, looks: Looks) -> dict[str, Any]:
   """Means by 'program' or 'kind': figures of the most common, tables of all.
@@ -289,14 +286,15 @@ def by(comparison: Comparison, column: str, looks: Looks) -> dict[str, Any]:
 
 
 def _parts(comparison: Comparison, measure: Measure,
-           masks: Mapping[str, pd.Series]) -> list[Part]:
+           masks: Mapping[str, pd.Series]) -> list[tuple]:
+  """(name, number of problems, who chooses -> (mean, low, high)) of parts."""
   values = comparison.values(measure)
   return [(name, mask.sum(), {who: _mean_interval(values[who][mask])
                                for who in values})
           for name, mask in masks.items()]
 
 
-def _figure(measure: Measure, what: str, nouns: str, parts: Sequence[Part],
+def _figure(measure: Measure, what: str, nouns: str, parts: Sequence[tuple],
             looks: Looks) -> page.Figure:
   """A block for each part, with the means of those who have one."""
   blocks = [(f'{name} ({number})' if name else '', [

@@ -1,7 +1,6 @@
 """Ranks the kernels of very many files with many workers, into one file.
 
-A worker ranks one kernel at a time, on one thread: with any number of workers
-and cores, scores are the same bits.
+A worker ranks one kernel at a time, on one thread: scores are the same bits.
 """
 
 from __future__ import annotations

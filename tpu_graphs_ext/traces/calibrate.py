@@ -44,7 +44,9 @@ _KINDS = [(kind, re.compile(pattern)) for kind, pattern in (
     ('element-wise', r'elementwise|Functor|_kernel_cuda'))]
 # They read only some rows of their inputs.
 LOOKING_UP = 'embedding', 'indexing'
-SIZES = ('multiply_adds', 'bytes', 'threads')
+# A formula carries further than a number of threads, if both explain alike:
+# factors of a curve's spread.
+SIZES = {'multiply_adds': 0.7, 'bytes': 0.85, 'threads': 1.0}
 
 # Standard deviations of log(least), log(rest) and exponent around the prior of
 # the curve of all kernels (almost free), of a kind, of a function.
@@ -155,7 +157,7 @@ def _learned(kind: str, rows: Sequence[tuple], prior: Function,
     known = [(sizes[size], us) for sizes, us in rows if sizes.get(size)]
     if known:
       curve = _fitted(known, center, scatter)
-      curves[curve.spread * _WORTH[size], size] = curve
+      curves[curve.spread * SIZES[size], size] = curve
   found = Function(
       len(rows), statistics.median(us for _, us in rows), 1.0,
       {size: curve for (_, size), curve in sorted(curves.items())}, {})
@@ -175,10 +177,6 @@ def _seen(rows: Sequence[tuple], function: Function) -> dict[tuple, float]:
   return {key: math.exp(
       (len(found) * math.log(statistics.median(found)) + math.log(curve[key]))
       / (len(found) + 1)) for key, found in times.items()}
-
-
-# A formula carries further than a number of threads, if both explain alike.
-_WORTH = {'multiply_adds': 0.7, 'bytes': 0.85, 'threads': 1.0}
 
 
 def _key(sizes: Mapping[str, float]) -> tuple:
