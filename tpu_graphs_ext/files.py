@@ -8,6 +8,7 @@ later.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import fcntl
 import hashlib
 import json
@@ -17,6 +18,7 @@ import re
 import secrets
 import shutil
 import stat
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, BinaryIO
@@ -221,6 +223,60 @@ def _temporary_name(path: str) -> str:
   os.makedirs(os.path.dirname(path), exist_ok=True)
   remove_leftovers(os.path.dirname(path))
   return f'{path}.{secrets.token_hex(4)}{TEMPORARY}'
+
+
+# -------------------------------------------------- outputs, before the work
+
+
+def require_kind(path: str, start: str | bytes, what: str) -> None:
+  """Raises UserError if writing a file would destroy one of another kind.
+
+  Files of the kind `what` begin with `start`, or are empty.
+  """
+  require_replaceable(path)
+  start = start.encode() if isinstance(start, str) else start
+  try:
+    with open(path, 'rb') as file:
+      found = file.read(len(start))
+  except FileNotFoundError:
+    return
+  except OSError as error:
+    raise cannot_be_read(path, error) from error
+  if found and found != start:
+    raise UserError(f'{path}: is not a {what}, so it is not replaced; move it '
+                    'away, or name another file')
+
+
+def check_folder(flag: str, path: str) -> str:
+  """The path of a folder that can be written, or a UserError; makes it."""
+  folder = require_path(flag, path)
+  try:
+    os.makedirs(folder, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=folder, suffix=TEMPORARY) as file:
+      file.write(b'x')
+  except OSError as error:
+    raise cannot_be_written(f'{flag}={path}', error) from error
+  return folder
+
+
+@dataclasses.dataclass(frozen=True)
+class Output:
+  """A kind of file that a verb writes where its flag says; see `require_kind`.
+  """
+  flag: str
+  start: str
+  what: str
+
+  def check(self, path: str) -> str:
+    """The path of the file, ~ expanded, or a UserError; makes its folder."""
+    expanded = require_path(self.flag, path)
+    require_kind(expanded, self.start, self.what)
+    check_folder(self.flag, os.path.dirname(os.path.abspath(expanded)))
+    return expanded
+
+  def write(self, path: str, text: str) -> None:
+    """Writes the file, which appears when complete."""
+    write_file(self.check(path), text.encode())
 
 
 # ------------------------------------------------------------------ ownership

@@ -109,10 +109,7 @@ PROGRAMS = [  # Array, place, value there.
      'row 1, 2, 1 is [1.0, 0.0, 1.0, -1.0, -1.0, -1.0]; each layout'),
     ('node_config_feat', (0, 0, 0), 6, 'lists different dimensions of 0'),
     ('node_config_feat', (0, 0, 0), np.nan, 'row 0, 0, 0 is [nan, '),
-    ('node_config_feat', (0, 0, 12), -1, 'row 0, 0, 2 is [-1.0, '),
-    ('node_splits', (0, 1), 19,
-     'node_splits: row 0 is [0, 19]; node numbers must rise from 0 to the '
-     'number of nodes, 19 + 1')]
+    ('node_config_feat', (0, 0, 12), -1, 'row 0, 0, 2 is [-1.0, ')]
 
 
 def test_programs_that_break_a_rule(tmp_path):
@@ -129,20 +126,6 @@ def test_no_configuration_and_no_node(tmp_path):
   assert faults(write(tmp_path, arrays)) == [
       'node_feat: has 0 nodes; it must have at least 1',
       'config_feat: has 0 configs; it must have at least 2']
-
-
-def test_all_faults_of_a_file_at_once(tmp_path):
-  arrays = changed(stored(), 'edge_index', (0, 0), 9)
-  arrays['node_opcode'] = arrays['node_opcode'].astype(np.int32)
-  arrays['node_opcode'][0] = 255
-  arrays['config_runtime'] = arrays['config_runtime'][:2] * 0
-  del arrays['config_runtime_normalizers']
-  fields = [fault.field
-            for fault in check.check_file(write(tmp_path, arrays))[0]]
-  assert sorted(fields) == [
-      'config_runtime', 'config_runtime',  # Too short, and not positive.
-      'config_runtime_normalizers', 'edge_index',
-      'node_opcode', 'node_opcode']  # Wrong dtype, and unknown.
 
 
 def test_a_damaged_array_does_not_hide_other_faults(tmp_path):
@@ -213,12 +196,11 @@ def test_a_kernel_in_two_splits_and_missing_splits(root, tmp_path):
     check.check_data(str(tmp_path))
 
 
-def test_text_and_json_of_faults(tmp_path, monkeypatch):
+def test_text_and_json_of_faults(tmp_path):
   for i in range(3):
     write(tmp_path, changed(stored(), 'edge_index', (0, 0), 9), f'net_{i}')
-  monkeypatch.setattr(check, 'MAX_LINES', 1)
   report = check.check_data(str(tmp_path))
-  _, fault, count = report.text().splitlines()
+  _, fault, *_, count = report.text().splitlines()
   assert fault.startswith(f'fault: {tmp_path}/net_0.npz: edge_index: row 0 is')
   assert count == 'faults: 3'
   content = json.loads(json.dumps(report.to_json()))

@@ -22,7 +22,6 @@ def test_values_by_hand():
   assert stats.maximum.tolist() == [4, 5, 6]
   # The second column is always 5, so it goes.
   assert stats.used.tolist() == [True, False, True]
-  assert stats.num_used == 2
   # (1 - 0) / 4, (0 + 2) / 8; outside the training range: (8 - 0) / 4, ...
   data = table([1, 9, 0], [8, 9, -4])
   scaled = stats.apply(data)

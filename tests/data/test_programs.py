@@ -7,7 +7,6 @@ import pytest
 
 from support import tiny_layouts
 from tpu_graphs_ext.data import cache, programs, rules
-from tpu_graphs_ext.engine import evaluate, task
 from tpu_graphs_ext.errors import UserError
 
 
@@ -98,16 +97,6 @@ def test_a_collection_and_what_is_left_out(tmp_path, caplog):
                      'folders xla/random/train, valid and test'):
     programs.read_collection(f'{root}/xla/random', 'xla', 'random',
                              min_configs=6)
-
-
-def test_programs_without_labels_are_left_out(tmp_path):
-  folder = tmp_path / 'x'
-  folder.mkdir()
-  write(folder / 'a.npz')
-  write(folder / 'b.npz', config_runtime=np.zeros(12, np.int64))
-  members = programs.read_programs(str(folder))
-  left = evaluate.labelled(members, 'x', task.find('layout'))
-  assert left.names == ['a']
 
 
 def test_the_fastest_the_slowest_and_some_between(tmp_path):

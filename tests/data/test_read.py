@@ -68,7 +68,7 @@ def test_damaged_files_are_named(folder, tmp_path, cache_dir):
     read.read_kernels(folder)
 
 
-def test_dataset(data_root, monkeypatch):
+def test_dataset(data_root):
   dataset = read.read_dataset(data_root, min_train_configs=10)
   # The second kernel of each split has 3 configurations; only train drops it.
   assert [len(split) for split in (
@@ -77,11 +77,6 @@ def test_dataset(data_root, monkeypatch):
   largest = max(int(np.load(os.path.join(folder, name))['node_opcode'].max())
                 for folder, _, names in os.walk(data_root) for name in names)
   assert dataset.num_ops == largest + 1
-  monkeypatch.setattr(read, 'TOY_FILES', 4)
-  toy = read.read_dataset(data_root, toy_data=True)
-  assert [len(split) for split in (toy.train, toy.valid, toy.test)] == [4, 4, 4]
-  names = os.listdir(os.path.join(data_root, 'train'))[:4]
-  assert [name + '.npz' for name in toy.train.names] == sorted(names)
 
 
 def test_data_root_without_splits(tmp_path):
@@ -94,11 +89,10 @@ def test_data_root_without_splits(tmp_path):
 def test_read_kernels_of_a_file_and_of_other_paths(folder, tmp_path):
   partition = read.read_kernels(folder + '/diamond_0.npz')
   assert_same(partition[0], tiny_kernels.diamond())
-  (tmp_path / 'x' / 'y').mkdir(parents=True)
+  (tmp_path / 'x').mkdir()
   (tmp_path / 'x.csv').write_text('')
   for name, said in (
-      ('x.npz', 'does not exist'), ('x', 'holds y'), ('x/y', 'is empty or not'),
-      ('x.csv', 'is empty or not a folder')):
+      ('x.npz', 'does not exist'), ('x', 'has no'), ('x.csv', 'has no')):
     with pytest.raises(UserError, match=f'{name}: {said}.*; expected a folder'):
       read.read_kernels(str(tmp_path / name))
   np.savez(tmp_path / 'unet.npz', **tiny_layouts.program('unet'))
@@ -166,15 +160,12 @@ def test_entry_built_meanwhile_by_another_process(folder, cache_dir,
 
 
 def test_cache_that_cannot_be_written(folder, tmp_path, monkeypatch):
-  (tmp_path / 'file').write_text('')
-  with pytest.raises(UserError, match=r'file: the cache cannot be written '
-                     r'\(.*\); free some space, name another --cache_dir'):
-    read.read_kernels(folder, cache_dir=str(tmp_path / 'file'))
 
   def full(*unused_args):
     raise OSError(28, 'No space left on device')
 
   monkeypatch.setattr(cache, '_build', full)
-  with pytest.raises(UserError, match='No space left on device'):
+  with pytest.raises(UserError, match=r'the cache cannot be written .*No '
+                     'space left on device'):
     read.read_kernels(folder, cache_dir=str(tmp_path / 'cache'))
   assert os.listdir(tmp_path / 'cache') == []

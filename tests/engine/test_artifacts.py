@@ -210,7 +210,7 @@ def test_weights_only_give_the_same_scores(saved_model_dir, tmp_path):
 
 
 def test_verbs_and_python_without_a_model_take_the_packages(
-    pretrained, saved_model_dir, tmp_path, capsys, monkeypatch):
+    pretrained, saved_model_dir, tmp_path, capsys):
   path = saved_run.KERNELS[0].save(str(tmp_path))
   printed = []
   for flags in ([], ['--dir=pretrained'], [f'--dir={saved_model_dir}']):
@@ -218,10 +218,6 @@ def test_verbs_and_python_without_a_model_take_the_packages(
     printed.append(json.loads(capsys.readouterr().out))
   assert printed[0] == printed[1] == printed[2]
   assert CostModel.load().name == 'pretrained'
-  monkeypatch.setattr(artifacts, 'PRETRAINED_FOLDER', str(tmp_path / 'none'))
-  assert cli.main(['rank', '--data=x.npz']) == 1
-  assert 'none/model_: there is no such model folder' in (
-      capsys.readouterr().err)
 
 
 def test_weights_that_do_not_fit_models_py(pretrained):

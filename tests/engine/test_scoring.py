@@ -8,8 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from support import model_checks, tiny_kernels
-from tpu_graphs_ext import load_models
+from support import tiny_kernels
 from tpu_graphs_ext.data.kernel import Partition
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.engine import scoring
@@ -111,21 +110,3 @@ def test_order_of_duplicates():
         scores, keep_repeats=True).order.tolist() == kept
   alike = scoring.Scores(np.float32([5, 5, 5]), np.zeros(3, np.int64))
   assert not alike.repeats.any() and alike.order.tolist() == [0, 1, 2]
-
-
-@pytest.mark.parametrize('name', ['EarlyJoinSAGE', 'LateJoinConcatPoolSAGE'])
-def test_engine_and_models_agree_which_tiles_come_first(name):
-  """The second puts duplicates last in `forward`, the first does not."""
-  rng = np.random.default_rng(0)
-  kernel = tiny_kernels.learnable_kernel('net_0', rng, 30)
-  kernel.config_feat[20:] = kernel.config_feat[rng.integers(0, 20, 10)]
-  stats = model_checks.stats_of([kernel])
-  model = model_checks.make(name)
-  ranker = scoring.Ranker(model, stats, 100)
-  scores = ranker.scored(kernel)
-  kept = dataclasses.replace(ranker, keep_repeats=True).scored(kernel)
-  assert sorted(scores.order[:20]) == list(range(20))
-  given = model_checks.scores(model, kernel, stats)
-  np.testing.assert_array_equal(kept.order, np.argsort(given, kind='stable'))
-  last_itself = load_models.model_class(name)._repeats_last
-  assert np.array_equal(kept.order, scores.order) == last_itself

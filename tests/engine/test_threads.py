@@ -1,28 +1,13 @@
 """How many threads TensorFlow gets."""
 
-import pytest
-import tensorflow as tf
 
 from tpu_graphs_ext.engine import threads
 
 
-@pytest.fixture
-def asked(monkeypatch):
-  """The numbers of threads that TensorFlow, which already runs, refuses."""
-  asked = []
-
-  def refuse(number):
-    asked.append(number)
-    raise RuntimeError('already initialized')
-
+def test_few_cores_get_one_thread_an_operation(monkeypatch):
+  asked, few = [], threads.RANKING_CORES
   monkeypatch.delenv(threads.VARIABLE, raising=False)
-  monkeypatch.setattr(
-      tf.config.threading, 'set_intra_op_parallelism_threads', refuse)
-  return asked
-
-
-def test_few_cores_get_one_thread_an_operation(asked, monkeypatch):
-  few = threads.RANKING_CORES
+  monkeypatch.setattr(threads, '_set_threads', lambda *_: asked.append(1))
   for cores, most, is_few in ((2, (), True), (None, (), True), (64, (), False),
                               (2, (few,), True), (4, (few,), False)):
     monkeypatch.setattr(threads.os, 'cpu_count', lambda cores=cores: cores)

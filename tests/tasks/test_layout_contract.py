@@ -114,39 +114,6 @@ def test_every_variable_learns_from_segments(made, name):
     assert gradient.any() or 'feature_stats' in variable.name, variable.name
 
 
-def test_the_first_step_is_traced_once(monkeypatch):
-  model, steps = make('LayoutGCN'), []
-  train_step = type(model).train_step
-
-  def counted(self, data):
-    steps.append(tf.executing_eagerly())
-    return train_step(self, data)
-
-  monkeypatch.setattr(type(model), 'train_step', counted, raising=False)
-  model.compile(loss=layout_models.ListMLEFastestFirst(),
-                optimizer=tf.keras.optimizers.Adam(1e-2))
-  labels = np.float32([one['config_runtime'] for one in PROGRAMS]) / 1e7
-  model.fit(tf.data.Dataset.from_tensors((graph(), labels)).repeat(2),
-            epochs=2, verbose=0)
-  assert steps == [False]
-
-
-@pytest.mark.slow
-@every_model
-def test_it_learns_in_compiled_steps(name):
-  """On segments of two programs, as the script trains."""
-  model = make(name)
-  model.compile(loss=layout_models.ListMLEFastestFirst(),
-                optimizer=tf.keras.optimizers.Adam(1e-2, clipnorm=1e-2))
-  selected = [np.arange(40) < 25, np.arange(60) >= 30]
-  labels = np.float32([one['config_runtime'] for one in PROGRAMS]) / 1e7
-  batches = tf.data.Dataset.from_tensors((graph(selected=selected), labels))
-  losses = model.fit(
-      batches.repeat(15), epochs=3, verbose=0).history['loss']
-  assert np.isfinite(losses).all()
-  assert losses[-1] < losses[0]
-
-
 @pytest.mark.parametrize('saves', [
     False, pytest.param(True, marks=pytest.mark.slow)])
 @two_models_and_slowly_all

@@ -184,9 +184,6 @@ def test_the_commands_print_what_the_functions_give(
   assert cli.main(['evaluate', *flags, '--json', '--top_k', '2']) == 0
   printed = json.loads(capsys.readouterr().out)
   assert list(printed['mean']['slowdown']) == ['2']
-  assert cli.main(['rank', *flags, '--json', '--top_k', '1']) == 0
-  printed = json.loads(capsys.readouterr().out)
-  assert [len(program['choices']) for program in printed] == [1, 1]
   out = str(tmp_path / 'p.csv')
   assert cli.main(['predict', *flags, '--out', out]) == 0
   assert capsys.readouterr().out.strip() == out

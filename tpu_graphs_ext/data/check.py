@@ -12,7 +12,6 @@ import tqdm
 from tpu_graphs_ext.data import npz, rules, schema
 from tpu_graphs_ext.errors import UserError
 
-MAX_LINES = 200  # Faults in the text of a report; --json has all.
 COUNTED = ('kernels', 'nodes', 'edges', 'configs', 'without label')
 
 
@@ -30,12 +29,7 @@ class Fault:
 
 @dataclasses.dataclass
 class Report:
-  """The result of `check_data`.
-
-  Attributes:
-    counts: split -> one of `COUNTED` -> number.
-    faults: broken rules.
-  """
+  """The result of `check_data`; `counts` are of `COUNTED`, by split."""
   counts: dict[str, dict[str, int]]
   faults: list[Fault]
 
@@ -44,7 +38,7 @@ class Report:
     lines = [f'{split}: ' + ', '.join(
         f'{number:,} {what}' for what, number in counts.items())
              for split, counts in self.counts.items()]
-    lines += [f'fault: {fault}' for fault in self.faults[:MAX_LINES]]
+    lines += [f'fault: {fault}' for fault in self.faults]
     lines.append(f'faults: {len(self.faults):,}' if self.faults
                  else 'no faults')
     return '\n'.join(lines)
@@ -79,7 +73,7 @@ def check_file(path: str, task: str = 'tile',
 
 
 def check_data(root: str, task: str = 'tile') -> Report:
-  """Checks a data root, or one folder of .npz files.
+  """Checks a data root, or one folder of .npz files, or raises UserError.
 
   Labels may be withheld in the test split, and in a folder that is no split.
 
@@ -87,9 +81,6 @@ def check_data(root: str, task: str = 'tile') -> Report:
     root: folder with train, valid and test, or with .npz files; `~` is
       expanded.
     task: 'tile' or 'layout', the task of the files.
-
-  Raises:
-    UserError: there is neither.
   """
   folder = os.path.abspath(os.path.expanduser(root))
   report = Report(counts={}, faults=[])

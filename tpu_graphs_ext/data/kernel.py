@@ -210,10 +210,9 @@ class Partition(Problems):
 
 
 def open_files(paths: list[str], cache_dir: str | None = None) -> Partition:
-  """The kernels in these .npz files of one folder, in this order.
+  """The kernels in .npz files of one folder, in this order, or a UserError.
 
-  `cache_dir` is the folder of the cache, made if missing; None reads every file
-  into memory. Raises UserError if a file is damaged.
+  `cache_dir` is made if missing; None reads every file into memory.
   """
   folder = os.path.dirname(paths[0])
   loaded = map(Kernel.load, tqdm.tqdm(

@@ -1,8 +1,7 @@
 """Arrays out of .npz files that may be damaged, or made to do harm.
 
-An .npz file is a zip archive with one .npy file an array. A header must match
-what the archive holds, so that no memory is taken for an array that is not
-there, and objects are refused, because reading one runs code.
+A header must match what the archive holds, so that no memory is taken for an
+array that is not there; objects are refused, because reading one runs code.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
 """Programs of the layout collections, their files in the cache.
 
-A file holds a graph of up to tens of thousands of nodes, up to a hundred
-thousand configurations, and for each of those the layouts of tens to hundreds
-of nodes, gigabytes as float32. They are small whole numbers and are kept as
-int8. The other arrays are checked when the cache entry is opened, a block of
-layouts when it is first read.
+The layouts of a file take gigabytes as float32. They are small whole numbers,
+kept as int8, and a block of them is checked when it is first read.
 """
 
 from __future__ import annotations
@@ -94,9 +91,8 @@ class Program(Problem):
 def open_program(path: str, cache_dir: str = '') -> Program:
   """The program of an .npz file.
 
-  `cache_dir` is the folder of the cache, made if missing; `~` is expanded.
-  Empty: a folder that goes with the process. Raises UserError if the file is
-  damaged, of the tile task or breaks a rule.
+  `cache_dir` is made if missing; empty: a folder that goes with the process.
+  Raises UserError if the file is damaged, of the tile task or breaks a rule.
   """
   cache_dir = os.path.expanduser(cache_dir) or _temporary_folder().name
   return cache.open_or_build(
@@ -209,8 +205,7 @@ def read_programs(path: str, *, cache_dir: str = '',
                   limit: int | None = None) -> Programs:
   """Reads the programs of one folder, sorted by file name, or of one file.
 
-  `path` and `limit` are as in `read.find_npz`, `cache_dir` and errors as in
-  `open_program`.
+  See `read.find_npz` and `open_program`.
   """
   return Programs(
       open_program(file, cache_dir) for file in tqdm.tqdm(

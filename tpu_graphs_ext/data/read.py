@@ -1,8 +1,4 @@
-"""Data roots and folders of .npz files as partitions of kernels.
-
-Kernels come sorted by file name; the baseline takes them as the file system
-lists them, so that its order differs from machine to machine.
-"""
+"""Data roots and folders of .npz files as kernels, sorted by file name."""
 
 from __future__ import annotations
 
@@ -62,13 +58,12 @@ def read_kernels(path: str, *, min_configs: int = MIN_CONFIGS,
                  limit: int | None = None) -> Partition:
   """Reads the kernels of one folder, sorted by file name, or of one file.
 
-  Raises UserError if there is no such path or no .npz file, none has enough
-  configurations, or a file is damaged.
+  Raises UserError if there is no .npz file, none has enough configurations, or
+  a file is damaged.
 
   Args:
     path: folder with .npz files, or one .npz file; `~` is expanded.
-    min_configs: kernels of a folder with fewer configurations are left out,
-      with a warning that names them.
+    min_configs: kernels of a folder with fewer configurations are left out.
     cache_dir: keeps the arrays of a folder here for the next run, which maps
       them into memory instead of reading; empty or None keeps nothing.
     limit: only this many files, before the filter; see `find_npz`.
@@ -121,19 +116,15 @@ def with_enough_configs(every: Problems, where: str, min_configs: int,
 def find_npz(path: str, limit: int | None = None) -> list[str]:
   """Paths of a folder's .npz files, sorted, or of the one that is given.
 
-  `limit`: only this many, those that the file system lists first: the same ones
-  that the baseline's --toy_data takes of this folder. A copy of the folder may
-  list others first. Raises UserError if there is no .npz file.
+  `limit`: only this many, those that the file system lists first, which the
+  baseline's --toy_data takes. Raises UserError if there is no .npz file.
   """
   full = os.path.expanduser(path)
   if full.endswith('.npz') and os.path.exists(full):
     return [full]
-  there = os.listdir(full) if os.path.isdir(full) else []
-  names = [name for name in there if name.endswith('.npz')]
+  names = [name for name in (os.listdir(full) if os.path.isdir(full) else [])
+           if name.endswith('.npz')]
   if not names:
-    found = (f'holds {shortened(sorted(there))}' if there else
-             'is empty or not a folder' if os.path.exists(full) else
-             'does not exist')
-    raise UserError(f'{path}: {found}; expected a folder of .npz files, or '
-                    'an .npz file')
+    found = 'has no .npz files' if os.path.exists(full) else 'does not exist'
+    raise UserError(f'{path}: {found}; expected a folder of .npz files, or one')
   return [os.path.join(full, name) for name in sorted(names[:limit])]

@@ -54,12 +54,6 @@ def _repeated(ids: np.ndarray) -> np.ndarray:
   return repeated
 
 
-def _out_of_order(splits: np.ndarray, table: np.ndarray) -> np.ndarray:
-  rises = (np.diff(splits, prepend=-1) > 0).all(axis=1)
-  ends = splits[:, :1] == 0, splits[:, -1:] == len(table)
-  return ~(rises & (splits.shape[1] > 1) & np.hstack(ends).all(axis=1))
-
-
 def _no_layout(layouts: np.ndarray) -> np.ndarray:
   """bool [configs, nodes, 3]: does not list different dimensions, then -1."""
   groups = layouts.reshape(*layouts.shape[:2], 3, schema.MAX_DIMS)
@@ -105,9 +99,7 @@ _CHECKED = (
     Rule(('edge_index',), lambda edges: edges[:, 0] <= edges[:, 1],
          'rows are (consumer, producer), and a producer comes before its '
          'consumer'),
-    NO_LAYOUT,
-    Rule((SPLITS, 'node_feat'), _out_of_order,
-         'node numbers must rise from 0 to the number of nodes, {last} + 1'))
+    NO_LAYOUT)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,7 +4,6 @@ task             the protocol of a task and of the problems that it ranks
 settings         the settings of each verb, checked when created
 train            a training run; callbacks, compiled_model, threads serve it
 resume           the folder of an interrupted run; finished runs
-output_paths     whether files can be written, before work begins
 scoring          a trained model, ready to score problems; duplicates
 evaluate         errors on labelled problems; metrics has the formulas
 results          the table of an evaluation: means, text, JSON and CSV

@@ -166,8 +166,7 @@ def check_hash(path: str, run_info: dict[str, Any]) -> None:
 def read_run_file(path: str) -> dict[str, Any]:
   """Reads a run file, whatever its name, of this package or the baseline's.
 
-  It comes from whoever trained the model, so it is checked: raises UserError if
-  it is damaged, or cannot be used to build the model.
+  Raises UserError if it is damaged, or cannot be used to build the model.
   """
   try:
     with gzip.open(path, 'rb') as file:
@@ -215,10 +214,9 @@ def load_model(run: Run, num_ops: int, sample_graph: Any,
                models_py: str = '') -> tf.keras.Model:
   """Builds the class that the run file names, with the saved weights.
 
-  The weights are copied by position, as the baseline's scripts do, so a model
-  may come from either trainer. `num_ops` is what the model was built for;
-  `sample_graph` has its columns. Raises UserError if the folder holds no model,
-  or another than its run file says.
+  Weights are copied by position, as in the baseline's scripts. `sample_graph`
+  has the columns of the data. Raises UserError if the folder holds no model, or
+  another than its run file says.
   """
   args = run.info['args']
   try:

@@ -53,10 +53,7 @@ class LossNotFiniteError(UserError):
 
 
 class StopOnNaN(tf.keras.callbacks.Callback):
-  """Ends training if the loss is not finite after a call of several steps.
-
-  Keras' TerminateOnNaN would still validate and count the epoch.
-  """
+  """Ends training at a loss that is not finite, before the epoch counts."""
 
   def on_epoch_begin(self, epoch, logs=None):
     self._epoch = epoch
@@ -71,8 +68,8 @@ class StopOnNaN(tf.keras.callbacks.Callback):
 class EarlyStopping(tf.keras.callbacks.Callback):
   """Keeps the weights of the epoch with the highest validation OPA.
 
-  Ends the run after `patience` epochs without a better one; 0: never. Keras'
-  own starts anew in a resumed run.
+  Ends the run after `patience` epochs without a better one, counted over all
+  resumed parts; 0: never.
   """
 
   def __init__(self, progress: Progress, model: tf.keras.Model, patience: int):
@@ -93,16 +90,12 @@ class EarlyStopping(tf.keras.callbacks.Callback):
       self.model.stop_training = True
 
   def restore(self) -> None:
-    """Copies the best weights back into the model."""
     for best, variable in zip(self.variables, self._of):
       variable.assign(best)
 
 
 class Record(tf.keras.callbacks.Callback):
-  """Adds an epoch to the progress, shows a bar of its kernels, and logs it.
-
-  `batch` is the number of kernels in a step.
-  """
+  """Adds an epoch to the progress, shows a bar of its kernels, and logs it."""
 
   def __init__(self, progress: Progress, epochs: int, batch: int):
     super().__init__()
@@ -133,16 +126,12 @@ class Record(tf.keras.callbacks.Callback):
       progress.train_curve[key].append(float(logs[log_key]))
     progress.stopped = self.model.stop_training
     progress.epochs = epoch + 1
-    seconds = time.monotonic() - self._start
-    progress.seconds += seconds
-    left = tqdm.format_interval((self._epochs - epoch - 1) * seconds)
-    is_last = progress.stopped or progress.epochs == self._epochs
+    progress.seconds += time.monotonic() - self._start
     _log.info('epoch %d: loss %.4f, validation loss %.4f, OPA %.4f%s; %.1f '
-              'kernels/s%s', epoch + 1, logs['loss'], logs['val_loss'],
+              'kernels/s', epoch + 1, logs['loss'], logs['val_loss'],
               logs['val_opa_metric'],
               ' (best so far)' * (progress.best_epoch == epoch),
-              logs['kernels_per_second'],
-              '' if is_last else f', at most {left} left')
+              logs['kernels_per_second'])
 
 
 class Checkpoints(tf.keras.callbacks.Callback):
@@ -179,10 +168,7 @@ class Checkpoints(tf.keras.callbacks.Callback):
 
 
 class Epochs:
-  """The epochs of a run; continues from a checkpoint in its folder.
-
-  `run_info` is the run file's content; its train_curve is kept up to date.
-  """
+  """The epochs of a run, which keep `run_info` up to date."""
 
   def __init__(self, settings: Training, model: tf.keras.Model,
                run_info: dict[str, Any], folder: ResumeFolder):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Optional
 
 import tensorflow as tf
 import tensorflow_gnn as tfgnn
@@ -20,8 +19,8 @@ def model(settings: Training, num_ops: int, graph: tfgnn.GraphTensor,
           steps_per_call: int = 1) -> tf.keras.Model:
   """A compiled model, like the baseline's, with variables for `graph`.
 
-  `loss` is for a model without its own, which MyEarlyJoinSAGE has. There are
-  `steps` in an epoch and `steps_per_call` in a call of TensorFlow.
+  `loss` is for a model without its own; `steps` are those of an epoch, and
+  `steps_per_call` those in a call of TensorFlow.
   """
   built = load_models.build(
       settings.model, settings.drawn_configs, num_ops, settings.model_kwargs,
@@ -40,19 +39,15 @@ def model(settings: Training, num_ops: int, graph: tfgnn.GraphTensor,
 
 
 class CombinedLoss(tf.keras.losses.Loss):
-  """Weighted mean of losses, as (name, weight) in `weighted_losses`.
+  """Weighted mean of losses, given as (name, weight).
 
-  The baseline's scripts look in the saved model for their own class of this
-  name, so it is not registered, and as Keras does on loading, it can be called
-  without losses.
+  Not registered, because the baseline's scripts look in the saved model for
+  their own class of this name; Keras loads it without losses.
   """
 
-  def __init__(
-      self,
-      weighted_losses: Sequence[tuple[str, float]] = (('ListMLELoss', 1.0),),
-      reduction: str = tf.keras.losses.Reduction.AUTO,
-      name: Optional[str] = None):
-    super().__init__(reduction=reduction, name=name)
+  def __init__(self, weighted_losses: Sequence[tuple[str, float]] = (
+      ('ListMLELoss', 1.0),), **kwargs):
+    super().__init__(**kwargs)
     total = sum(weight for _, weight in weighted_losses)
     self._weighted_losses = [
         (weight / total, _loss(name)) for name, weight in weighted_losses]
@@ -67,7 +62,7 @@ class ListMLE(tfr.keras.losses.ListMLELoss):
   """TensorFlow Ranking's, but equal runtimes keep their order in the batch.
 
   TensorFlow Ranking shuffles them anew in each process, so a resumed run would
-  differ from an uninterrupted one. Batches come in a random order anyway.
+  differ from an uninterrupted one.
   """
 
   def __call__(self, y_true, y_pred, sample_weight=None):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Optional
 
 import numpy as np
 
+from tpu_graphs_ext.data.kernel import Problems
 from tpu_graphs_ext.engine import results, scoring
 from tpu_graphs_ext.engine import task as tasks
 from tpu_graphs_ext.engine.settings import Loading, LoadSettings
@@ -40,8 +41,7 @@ def evaluate_all(model_dirs: Sequence[str], data: str = '', *,
     data: folder of .npz files, one .npz or a .pb; empty: valid of the data
       root of `loading`, or of the first model's collection.
     loading: how to load the models; also data_root and cache_dir of `data`.
-    ks: how many configurations to try; None: 1, 5 and 10, of programs 1, 10
-      and 100.
+    ks: how many configurations to try; None: the task's.
   """
   # All models first: a wrong name must not wait for the others' scores.
   rankers = [scoring.load_ranker(model_dir, loading)
@@ -53,8 +53,7 @@ def evaluate_all(model_dirs: Sequence[str], data: str = '', *,
       ranker.keep_repeats, type(ranker.model).__name__) for ranker in rankers]
 
 
-def labelled(problems: tasks.Problems, source: str,
-             task: tasks.Task) -> tasks.Problems:
+def labelled(problems: Problems, source: str, task: tasks.Task) -> Problems:
   """The problems with runtimes; warns of the others, or raises if all lack."""
   has_labels = np.array([problem.is_labelled for problem in problems])
   if not has_labels.any():
@@ -67,7 +66,7 @@ def labelled(problems: tasks.Problems, source: str,
   return problems.select(has_labels)
 
 
-def require_labels(problems: tasks.Problems, source: str,
+def require_labels(problems: Problems, source: str,
                    task: tasks.Task) -> None:
   """Raises UserError if a problem has no runtimes; names `source`."""
   without = [problem.name for problem in problems if not problem.is_labelled]
@@ -78,7 +77,7 @@ def require_labels(problems: tasks.Problems, source: str,
         'or write predictions with `tpu-graphs-ext predict`')
 
 
-def measure(ranker: scoring.Ranker, problems: tasks.Problems, what: str,
+def measure(ranker: scoring.Ranker, problems: Problems, what: str,
             ks: Optional[Sequence[int]] = None) -> pandas.DataFrame:
   """Scores and measures labelled problems: a row each, see `Task.row_of`."""
   ks = ks or ranker.task.top_ks

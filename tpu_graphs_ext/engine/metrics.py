@@ -119,8 +119,7 @@ def bootstrap_interval(values: Values) -> tuple[float, float]:
 def paired_difference(a: Values, b: Values) -> tuple[float, float, float]:
   """Mean of a - b over kernels, and its interval: (mean, low, high).
 
-  Pairing removes the differences between kernels, which are larger than those
-  between models. Pairs with a NaN are left out. NaN if too few are left.
+  Pairs with a NaN are left out; NaN if too few are left.
   """
   difference = np.subtract(a, b, dtype=np.float64)
   difference = difference[~np.isnan(difference)]

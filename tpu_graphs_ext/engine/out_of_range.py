@@ -1,8 +1,7 @@
 """Features of problems that are out of the range of the training data.
 
-A model extrapolates where a value is out of range, does not see a column that
-was constant in training, and has random weights for an opcode that no training
-kernel had. None is an error, but the ranking is less certain.
+There a model extrapolates, does not see a column that was constant in training,
+or has random weights for an opcode: the ranking is less certain.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from typing import Optional
 import numpy as np
 
 from tpu_graphs_ext.data import schema
+from tpu_graphs_ext.data.kernel import Problem, Problems
 from tpu_graphs_ext.data.normalize import ColumnStats, FeatureStats
 from tpu_graphs_ext.engine.scoring import Ranker
-from tpu_graphs_ext.engine.task import Problem, Problems
 from tpu_graphs_ext.errors import shortened
 
 _log = logging.getLogger(__name__)
@@ -35,8 +34,6 @@ class OutOfRange:
   table: str  # Its name in the file.
   column: str  # Its name in `schema`, or the opcode's.
   value: float  # Farthest from the range, or the opcode's number.
-  outside: int  # Rows of the table that are out of range or have the opcode.
-  rows: int  # All rows.
   least: float  # In training, as is the largest; 0 for an opcode.
   largest: float
 
@@ -52,35 +49,32 @@ def of_nodes(stats: FeatureStats, problem: Problem,
              opcodes: Optional[Sequence[int]] = None) -> list[OutOfRange]:
   """`of_problem` without configurations; None: opcodes are not judged."""
   found = of_rows(stats.node, problem.name, 'node_feat', [problem.node_feat])
-  counts = np.bincount(problem.node_opcode)
-  for number in np.flatnonzero(counts).tolist():
+  for number in np.unique(problem.node_opcode).tolist():
     if opcodes is not None and number not in opcodes:
       name = f'number {number}' if number else 'unknown'
       found.append(OutOfRange(
           problem.name, 'node_opcode', schema.OPCODE_NAMES.get(number, name),
-          float(number), int(counts[number]), problem.num_nodes, 0.0, 0.0))
+          float(number), 0.0, 0.0))
   return found
 
 
 def of_rows(stats: ColumnStats, tile_id: str, table: str,
             blocks: Iterable[np.ndarray]) -> list[OutOfRange]:
   """The columns of one table, float32 [rows, columns], out of their range."""
-  rows, outside, least, largest = 0, 0, np.inf, -np.inf
+  least, largest = np.inf, -np.inf
   for block in blocks:
     stats.require_columns(block, table)
-    rows += len(block)
     least = np.minimum(least, block.min(axis=0))
     largest = np.maximum(largest, block.max(axis=0))
-    outside = outside + (
-        (block < stats.minimum) | (block > stats.maximum)).sum(axis=0)
   found, names = [], _COLUMNS[table]
+  outside = (least < stats.minimum) | (largest > stats.maximum)
   for column in np.flatnonzero(outside).tolist():
     low, high, start, end = (float(values[column]) for values in (
         stats.minimum, stats.maximum, least, largest))
     found.append(OutOfRange(
         tile_id, table, names[column] if len(stats.minimum) == len(names)
         else f'column {column}', end if end - high >= low - start else start,
-        int(outside[column]), rows, low, high))
+        low, high))
   return found
 
 

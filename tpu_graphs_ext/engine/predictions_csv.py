@@ -3,11 +3,9 @@
   ID,TopConfigs
   tile:xla:<tile_id>,<i>;<i>;<i>;<i>;<i>
 
-Configuration indices count from 0, lowest predicted runtime first; those of a
-kernel with fewer are padded with 0. Kernels are in the order of their file
-names; there is no final newline. In the layout task, whose IDs are
-layout:<source>:<search>:<program>, all configurations are listed and a newline
-ends each line, as in the baseline.
+Configuration indices count from 0, fastest first, padded with 0; there is no
+final newline. In the layout task, IDs are layout:<source>:<search>:<program>,
+all configurations are listed, and a newline ends each line.
 """
 
 from __future__ import annotations
@@ -19,14 +17,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Union
 
-from tpu_graphs_ext.engine import output_paths
+from tpu_graphs_ext import files
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.files import cannot_be_read, new_file, open_ordinary
 
 Best = Union[Mapping[str, Sequence[int]], Iterable[tuple[str, Sequence[int]]]]
 
 HEADER = ['ID', 'TopConfigs']
-START, WHAT = ','.join(HEADER), 'predictions CSV'  # For `output_paths`.
+KIND = ','.join(HEADER), 'predictions CSV'  # For `files.Output`.
 TILE = 'tile:xla:'
 MAX_BYTES = 1 << 28  # The layout rows of the competition take 30 MB.
 MAX_FAULTS = 10  # In one message; the rest is only counted.
@@ -40,9 +37,9 @@ def write(path: str, best: Best, prefix: str = TILE, end: str = '') -> None:
   `best` is name -> configuration indices, best first, or pairs of these;
   `prefix` comes before each name, `end` after the last line.
   """
-  output_paths.require_file(path, START, WHAT)
-  with new_file(path) as file:
-    file.write(START.encode())
+  files.require_kind(path, *KIND)
+  with files.new_file(path) as file:
+    file.write(KIND[0].encode())
     for name, indices in best.items() if isinstance(best, Mapping) else best:
       name = prefix + name
       if re.search(r'[,"\r\n]', name):
@@ -57,18 +54,18 @@ def read(path: str) -> dict[str, list[int]]:
   csv.field_size_limit(MAX_BYTES)
   rows, faults = {}, []
   try:
-    with open_ordinary(os.path.expanduser(path)) as file:
+    with files.open_ordinary(os.path.expanduser(path)) as file:
       content = file.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
       raise ValueError(f'it has more than {MAX_BYTES:,} bytes')
     header, *lines = [*csv.reader(io.StringIO(
         content.decode('utf-8-sig'), newline=''))] or [[]]
   except OSError as error:
-    raise cannot_be_read(path, error) from error
+    raise files.cannot_be_read(path, error) from error
   except (ValueError, csv.Error) as error:
     raise UserError(f'{path}: is not a CSV ({error})') from error
   if header != HEADER:
-    raise UserError(f'{path}: its first line must be {START}; it '
+    raise UserError(f'{path}: its first line must be {KIND[0]}; it '
                     f'is {",".join(header)[:80]!r}')
   for number, line in enumerate(lines, 2):
     if (len(line) == 2 and _ID.fullmatch(line[0])

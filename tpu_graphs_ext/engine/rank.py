@@ -9,12 +9,13 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any, Optional
 
-from tpu_graphs_ext.engine import out_of_range, output_paths, predictions_csv
+from tpu_graphs_ext import files
+from tpu_graphs_ext.data.kernel import Problem, Problems
+from tpu_graphs_ext.engine import out_of_range, predictions_csv
 from tpu_graphs_ext.engine import task as tasks
 from tpu_graphs_ext.engine.results import aligned
 from tpu_graphs_ext.engine.scoring import Ranker, Scores, load_ranker
 from tpu_graphs_ext.engine.settings import TOP_CONFIGS, Loading, LoadSettings
-from tpu_graphs_ext.engine.task import Problem
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +43,6 @@ class Choice:
             if self.output_bounds is not None or not name.endswith('_bounds')}
 
   def cells(self) -> list[str]:
-    """Of a row of `Ranking.text`."""
     bounds = ['x'.join(map(str, sizes)) or '-'
               for sizes in (self.output_bounds, self.kernel_bounds)
               if sizes is not None]
@@ -137,8 +137,8 @@ def predict(model_dir: str, *, out: str = '',
     top_configs: configurations of each kernel; None: 5, or of a program all.
   """
   task = tasks.find(loading)
-  path = output_paths.check_file('--out', out or task.csv_name,
-                                 predictions_csv.START, predictions_csv.WHAT)
+  path = files.Output('--out', *predictions_csv.KIND).check(
+      out or task.csv_name)
   ranker = load_ranker(model_dir, loading)
   _, test = ranker.read(loading, 'test')
   out_of_range.warn(ranker, test)
@@ -146,12 +146,12 @@ def predict(model_dir: str, *, out: str = '',
   return path
 
 
-def write_csv(path: str, ranker: Ranker, problems: tasks.Problems,
+def write_csv(path: str, ranker: Ranker, problems: Problems,
               count: Optional[int],
               loading: Optional[Loading] = None) -> predictions_csv.Best:
-  """Ranks problems and writes the CSV of the ranker's task.
+  """Writes the CSV of the ranker's task and returns `best_configs` as a dict.
 
-  Returns `best_configs` as a dict; None: all, which memory could not hold.
+  With all configurations (None), which memory could not hold, it is used up.
   """
   best = best_configs(ranker, problems, count)
   if count is not None:
@@ -162,7 +162,7 @@ def write_csv(path: str, ranker: Ranker, problems: tasks.Problems,
   return best
 
 
-def best_configs(ranker: Ranker, problems: tasks.Problems,
+def best_configs(ranker: Ranker, problems: Problems,
                  count: Optional[int]) -> Iterator[tuple[str, list[int]]]:
   """Yields (name, `count` indices, best first, padded with 0); None: all."""
   for problem, scores in ranker.score_all(problems, 'predict'):

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Union
 
 from tpu_graphs_ext import files
-from tpu_graphs_ext.engine import metrics, output_paths
+from tpu_graphs_ext.engine import metrics
 
 if TYPE_CHECKING:
   import pandas
@@ -85,10 +85,7 @@ class Summary:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Results:
-  """Measures of all problems of one source, by one model.
-
-  Each task adds `to_json`, with None where a measure is undefined.
-  """
+  """Measures of all problems of one source, by one model."""
   model_dir: str
   data: str  # Where the problems were read from, as given.
   rows: pandas.DataFrame  # A table of the problems, see the module.
@@ -102,7 +99,7 @@ class Results:
   COMPARED: ClassVar[Sequence[str]]  # Measures to compare models by.
   ABOUT: ClassVar[Sequence[str]]  # Columns to list for each problem,
   LISTED: ClassVar[Sequence[str]]  # and measures.
-  CSV: ClassVar[output_paths.Text]
+  CSV: ClassVar[files.Output]
 
   @property
   def ks(self) -> list[int]:
@@ -126,8 +123,7 @@ class Results:
             for row in self.rows.to_dict('records')}
 
   def groups(self) -> list[tuple[str, Summary]]:
-    """Means over groups of the problems; without any, all are listed."""
-    return []
+    return []  # Then all problems are listed.
 
   def other_choices(self) -> list[tuple[str, ...]]:
     """Rows of choices without a model, to compare the means with."""

@@ -76,16 +76,6 @@ class ResumeFolder:
     except (UserError, LookupError, TypeError, ValueError) as error:
       _log.warning('%s: cannot be resumed (%s)', self.path, error)
       return None
-    try:
-      started = files.read_json(self._start)
-      if all(type(started[key]) is int and 0 <= started[key] <= most
-             for key, most in _MOST.items()):
-        return started
-      error = 'numbers are out of range'
-    except (UserError, LookupError, TypeError) as found:
-      error = found
-    _log.warning('%s: cannot be resumed (%s)', self.path, error)
-    return None
 
   @contextlib.contextmanager
   def held(self) -> Iterator[None]:

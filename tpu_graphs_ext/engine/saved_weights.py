@@ -1,8 +1,7 @@
 """The weights in a model folder, read without running anything in it.
 
-A SavedModel is a program: Keras runs code from its layers' settings, and
-TensorFlow its graph. This module reads only the tensors of its checkpoint, or
-of an .npz file, which the package's own model is.
+Loading a SavedModel runs code of whoever wrote it. This module reads only the
+tensors of its checkpoint, or an .npz file, as the package's own model is.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ import tensorflow_gnn as tfgnn
 from tqdm import tqdm
 
 from tpu_graphs_ext import load_models
+from tpu_graphs_ext.data.kernel import Problem, Problems
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.engine import artifacts
 from tpu_graphs_ext.engine import task as tasks
@@ -41,8 +42,7 @@ def first_copies(features: np.ndarray) -> np.ndarray:
 class Scores:
   """A model's scores of the configurations of one problem; lower = faster.
 
-  Files list one tile several times, mostly the compiler's default. Trying it
-  once tells as much, so duplicates come last.
+  Files list one tile several times, mostly the default; duplicates come last.
   """
   # float32 [configs], from the model's `forward`. It may have put duplicates
   # last itself, as the new models of models.py do.
@@ -90,18 +90,18 @@ class Ranker:
     return tasks.find(self.of_task)
 
   def read(self, loading: Loading, split: str,
-           data: str = '') -> tuple[str, tasks.Problems]:
+           data: str = '') -> tuple[str, Problems]:
     """The problems in `data`, else a split; and where they were read from."""
     source = data or os.path.join(
         loading.data_root, *self.task.collection(self.args, loading), split)
     return source, self.task.read(source, loading)
 
-  def score_all(self, problems: tasks.Problems, what: str) -> Iterator[
-      tuple[tasks.Problem, Scores]]:
+  def score_all(self, problems: Problems, what: str) -> Iterator[
+      tuple[Problem, Scores]]:
     """Yields every problem with its scores, some scored side by side.
 
-    `what` stands beside the progress bar. Raises UserError unless the problems
-    have the columns of the training data, and all scores are finite.
+    Raises UserError unless the problems have the columns of the training data,
+    and all scores are finite. `what` stands beside the progress bar.
     """
     problems = self._with_known_opcodes(problems)
     workers = min(os.cpu_count() or 1, self.task.scored_at_once)
@@ -120,21 +120,21 @@ class Ranker:
           bar.update()
           yield problem, scores.result()
 
-  def scores(self, problem: tasks.Problem) -> np.ndarray:
+  def scores(self, problem: Problem) -> np.ndarray:
     """The output of `forward` for one problem: float32 [configs]."""
     return self.scored(problem).given
 
-  def prepared(self, problem: tasks.Problem) -> tasks.Problem:
+  def prepared(self, problem: Problem) -> Problem:
     """One problem with opcodes that the model knows; checks its columns."""
     self.stats.node.require_columns(problem.node_feat, 'node_feat')
     return self._with_known_opcodes(problem)
 
-  def scored(self, problem: tasks.Problem) -> Scores:
+  def scored(self, problem: Problem) -> Scores:
     """Scores and duplicates of one problem; errors as of `score_all`."""
     known = self.prepared(problem)
     return self._scored(known, self.task.graphs(known, self.stats))
 
-  def _scored(self, problem: tasks.Problem,
+  def _scored(self, problem: Problem,
               graphs: Iterable[tfgnn.GraphTensor]) -> Scores:
     parts, done = [], 0
     for graph in graphs:
@@ -147,7 +147,7 @@ class Ranker:
     given, first = map(np.concatenate, zip(*parts))
     return Scores(given, first, self.keep_repeats)
 
-  def checked(self, problem: tasks.Problem, scores: np.ndarray,
+  def checked(self, problem: Problem, scores: np.ndarray,
               features: np.ndarray) -> Scores:
     """The output of `forward`, float32 [1, configs], or a UserError.
 
@@ -166,7 +166,7 @@ class Ranker:
         scores[0], first_copies(features) if self.task.has_duplicates
         else np.arange(configs), self.keep_repeats)
 
-  def _with_known_opcodes(self, problems: tasks.Problems) -> tasks.Problems:
+  def _with_known_opcodes(self, problems: Problems) -> Problems:
     """Opcodes beyond the embedding become 0, the unknown opcode."""
     if problems.max_opcode < self.num_ops:
       return problems
@@ -179,7 +179,7 @@ class Ranker:
 def load_ranker(
     model_dir: str, loading: Loading = LoadSettings(),
     known: Optional[tuple[FeatureStats, int]] = None) -> Ranker:
-  """Loads a model_<hash> that this package or the baseline's trainer wrote.
+  """Loads a model_<hash> of this package or the baseline's trainer.
 
   `known` is the result of `normalisation`, if already computed. Raises
   UserError if a file is missing or damaged, or of another model or task.

@@ -1,7 +1,6 @@
 """Settings of training, loading a model and `stats`; imports no TensorFlow.
 
-The command line makes its flags from the fields. Settings are checked when they
-are created, by the metadata of their fields.
+The command line makes its flags from the fields, whose metadata are checked.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from tpu_graphs_ext import files, load_models
 from tpu_graphs_ext.errors import UserError
 
 LOSS_NAMES = ('ListMLELoss', 'PairwiseHingeLoss', 'MSE')
-LR_SCHEDULES = ('constant', 'cosine')
 
 DATA_ROOT = '~/data/tpugraphs/npz/tile/xla'
 CACHE_DIR = '~/data/tpugraphs/cache/tile'
@@ -127,7 +125,7 @@ class Training(_Checked):
   lr: float = setting(1e-3, 'learning rate of Adam', positive=True)
   lr_schedule: str = setting(
       'constant', 'learning-rate schedule; `cosine` decays to 0 at the last '
-      'epoch', LR_SCHEDULES)
+      'epoch', ('constant', 'cosine'))
   clip_norm: float = setting(
       1e-3, "clip each variable's gradient to this L2 norm", positive=True)
   configs: int = setting(

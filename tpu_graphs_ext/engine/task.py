@@ -5,19 +5,15 @@ from __future__ import annotations
 import dataclasses
 import importlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Callable, Optional, Protocol, Union
+from typing import Any, Callable, Optional, Union
 
-import numpy as np
-import tensorflow as tf
 import tensorflow_gnn as tfgnn
 
 from tpu_graphs_ext.data import read
-from tpu_graphs_ext.data.kernel import Problem, Problems
+from tpu_graphs_ext.data.kernel import Problems
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.engine import results
 from tpu_graphs_ext.engine.settings import Loading, Training
-
-Model, Batches, Graph = tf.keras.Model, tf.data.Dataset, tfgnn.GraphTensor
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -27,8 +23,24 @@ class Splits(read.Dataset):
   stats: FeatureStats  # Scale of the features, from `train`.
 
 
-class Task(Protocol):
-  """The part of the engine that depends on the task."""
+class Task:
+  """The part of the engine that depends on the task; a task also has:
+
+    read(path, loading): the problems in a folder or file, or a UserError.
+    statistics(args, loading): recomputes the scale of a model's features and
+      its number of opcodes.
+    prepared(settings): reads the data; the settings, with the statistics if the
+      model takes them, and `Splits`.
+    compiled_model(settings, splits): the model with its variables, loss,
+      optimizer and metric.
+    datasets(settings, splits, seed, first_epoch): batches to train on and to
+      validate on, one pass an epoch.
+    sample_graph(stats): one node, to build a model's variables with.
+    graphs(problem, stats): a problem with all its configurations, as many in a
+      `GraphTensor` as fit.
+    config_rows(problem, stats): rows of `config_table`; may skip those within
+      `stats`.
+  """
   name: str  # 'tile' or 'layout'.
   problem: str  # Noun for one problem.
   loading: type[Loading]
@@ -45,42 +57,15 @@ class Task(Protocol):
   config_table: str  # The field of a file with the configurations.
   has_duplicates: bool  # Whether files list a configuration several times.
 
-  def read(self, path: str, loading: Loading) -> Problems:
-    """The problems in a folder or file, or a UserError."""
-
   def collection(self, args: Mapping[str, Any],
                  loading: Optional[Loading] = None) -> tuple[str, ...]:
     """Folders between data root and splits, of a run or as in `loading`."""
     return ()
 
-  def statistics(self, args: Mapping[str, Any],
-                 loading: Loading) -> tuple[FeatureStats, int]:
-    """Recomputes the scale of a model's features and its number of opcodes."""
-
-  def prepared(self, settings: Training) -> tuple[Training, Splits]:
-    """Reads the data; gives the model its statistics, if it takes them."""
-
-  def compiled_model(self, settings: Training, splits: Splits) -> Model:
-    """The model with its variables, and its loss, optimizer and metric."""
-
-  def datasets(self, settings: Training, splits: Splits, seed: int,
-               first_epoch: int) -> tuple[Batches, Batches]:
-    """Batches to train on and to validate on, one pass an epoch."""
-
-  def sample_graph(self, stats: FeatureStats) -> Graph:
-    """A graph of one node, to build a model's variables with."""
-
-  def graphs(self, problem: Problem, stats: FeatureStats) -> Iterable[Graph]:
-    """A problem with all its configurations, as many in a graph as fit."""
-
-  def all_graphs(self, problems: Problems,
-                 stats: FeatureStats) -> Iterable[Iterable[Graph]]:
+  def all_graphs(self, problems: Problems, stats: FeatureStats
+                 ) -> Iterable[Iterable[tfgnn.GraphTensor]]:
     """`graphs` of each problem, in order."""
     return (self.graphs(problem, stats) for problem in problems)
-
-  def config_rows(self, problem: Problem,
-                  stats: FeatureStats) -> Iterable[np.ndarray]:
-    """Rows of `config_table`; may skip those within `stats`."""
 
 
 def find(name: Union[str, Training, Loading]) -> Task:

@@ -14,8 +14,8 @@ VARIABLE = 'TF_NUM_INTRAOP_THREADS'  # Whoever sets it knows better.
 def one_for_each_operation(most_cores: int = 4) -> None:
   """Lets each operation use one thread; several still run side by side.
 
-  They are so small that splitting one costs a fifth of the processor time on 2
-  cores, and more in ranking. Does nothing where there are more cores.
+  Splitting them costs a fifth of the processor time on 2 cores. Does nothing
+  where there are more cores.
   """
   if VARIABLE not in os.environ and (os.cpu_count() or 1) <= most_cores:
     _set_threads('intra')

@@ -1,9 +1,7 @@
-"""Trains a model of any task, as the baseline's trainers do.
+"""Trains a model of any task, as the baseline's trainers do; see `artifacts`.
 
-`artifacts` describes the output, which the baseline's scripts read. The run
-file of the layout task has `final_kendall` and `final_opa` beside
-`final_error`, {split: mean over programs}, and no test predictions, which are
-as many as there are configurations: only the CSV has those.
+The run file of the layout task has `final_kendall` and `final_opa` beside
+`final_error`, {split: mean over programs}, and no test predictions.
 """
 
 from __future__ import annotations
@@ -16,11 +14,11 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
+from tpu_graphs_ext import files
 from tpu_graphs_ext.engine import (
   artifacts,
   callbacks,
   evaluate,
-  output_paths,
   predictions_csv,
   rank,
   results,
@@ -75,10 +73,8 @@ def train(settings: Training, further: callbacks.Further = ()) -> TrainResult:
   """Trains, keeps the best epoch, evaluates it, and predicts the test split.
 
   With `settings.resume` an interrupted run continues, and a finished one is
-  only reported.
-
-  `further` Keras callbacks see the end of an epoch before it is kept; one that
-  sets `model.stop_training` ends the run for good.
+  only reported. `further` Keras callbacks see the end of an epoch before it is
+  kept; one that sets `model.stop_training` ends the run for good.
 
   Raises:
     UserError: data, model, settings or outputs cannot be used, or the loss
@@ -120,6 +116,15 @@ def train(settings: Training, further: callbacks.Further = ()) -> TrainResult:
   return TrainResult(folder.model_dir, run_path, csv_path, run_info)
 
 
+def _check_outputs(settings: Training) -> None:
+  """Tries to write every output, before the time is spent."""
+  if path := settings.results_csv:
+    files.Output('--results_csv', *predictions_csv.KIND).check(path)
+  for name in ('tensorboard', 'out_dir'):
+    if path := getattr(settings, name):
+      files.check_folder('--' + name, path)
+
+
 def _new_run_info(settings: Training, splits: tasks.Splits,
                   folder: resume.ResumeFolder) -> dict[str, Any]:
   """The run file's content before the first epoch."""
@@ -136,16 +141,6 @@ def _new_run_info(settings: Training, splits: tasks.Splits,
       'seconds': {},
       'settings': dataclasses.asdict(settings),
   }
-
-
-def _check_outputs(settings: Training) -> None:
-  """Tries to write every output, before the time is spent."""
-  if settings.results_csv:
-    output_paths.check_file('--results_csv', settings.results_csv,
-                            predictions_csv.START, predictions_csv.WHAT)
-  for name in ('tensorboard', 'out_dir'):
-    if path := getattr(settings, name):
-      output_paths.check_folder('--' + name, path)
 
 
 def _measure(csv_path: Optional[str], run_info: dict[str, Any],

@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 
 from tpu_graphs_ext import files
-from tpu_graphs_ext.engine import output_paths
 from tpu_graphs_ext.engine import task as tasks
 from tpu_graphs_ext.engine.settings import LoadSettings
 from tpu_graphs_ext.report import KERNELS, compare, kernels, page
@@ -38,8 +37,7 @@ def report(paths: Sequence[str], *, out: str, data: str = '',
       is not installed, or the file cannot be written.
   """
   page.require_packages()
-  path = output_paths.check_file(
-      '--out', out, page.START, 'report of this package')
+  path = files.Output('--out', page.START, 'report of this package').check(out)
   found, problems = find(paths)
   groups = grouped(found)
   comparison = compare.measured(groups, data, loading, problems)

@@ -28,7 +28,6 @@ from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.engine import (
   artifacts,
   out_of_range,
-  output_paths,
   scoring,
   threads,
 )
@@ -80,7 +79,7 @@ def rank_many(model_dir: str, given: Sequence[str], out: str, *,
   if not out.endswith('.jsonl') or '://' in out:
     raise UserError(f'--out={out}: must be the path of a .jsonl')
   out_path = files.full_path(out)
-  output_paths.require_file(out_path, b'{"file":', 'file of rankings')
+  files.require_kind(out_path, b'{"file":', 'file of rankings')
   libtpu.topology_of(tpu)
   endings = ('.npz', '.pb', '.hlo') if all_tiles else ('.npz',)
   found = list({file.path: file for one in given
@@ -255,7 +254,7 @@ def _names(out_of_range: Sequence[Any]) -> list[str]:
 @contextlib.contextmanager
 def _journal(path: str, basis: str) -> Iterator[_Journal]:
   """The journal at a path, for one command at a time on this machine."""
-  output_paths.require_file(path, _Journal.START, 'journal of rankings')
+  files.require_kind(path, _Journal.START, 'journal of rankings')
   try:
     with open(path, 'a+b') as file, files.held_folder(path):
       try:

@@ -20,7 +20,6 @@ import pandas as pd
 from tqdm import tqdm
 
 from tpu_graphs_ext import files
-from tpu_graphs_ext.engine import output_paths
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.sweep import grid, pool, trials
 from tpu_graphs_ext.sweep.grid import GOALS, Configuration, Grid
@@ -54,10 +53,10 @@ def sweep(path: str, out: str, *, workers: int = 0, scheduler: str = '',
       is at work there, Optuna or the scheduler is missing.
   """
   tried = grid.read(path)
-  out = files.full_path(output_paths.check_folder('--out', out))
+  out = files.full_path(files.check_folder('--out', out))
   for name, start in _STARTS.items():
-    output_paths.check_file('--out', os.path.join(out, name), start,
-                            'table of a sweep')
+    files.Output('--out', start, 'table of a sweep').check(
+        os.path.join(out, name))
   try:
     with files.held_folder(out):
       return _Sweep(tried, out, retry_failed).run(workers, scheduler)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -26,8 +26,6 @@ _LEAST_PART = 0.02
 _TILE = schema.CONFIG_COLUMN['output_bounds_product']
 _TENSOR = schema.NODE_COLUMN['shape_dimensions_product']
 
-_Settings = TypeVar('_Settings', bound=Training)
-
 
 def model_kwargs_json(settings: StatsSettings) -> str:
   """JSON for --model_kwargs_json with the statistics of the train split."""
@@ -42,13 +40,11 @@ def model_kwargs_json(settings: StatsSettings) -> str:
       separators=(',', ':'))
 
 
-def given_to_model(settings: _Settings, stored: dict[str, Any]) -> _Settings:
-  """The settings with the result of `of_kernels` or `of_programs`.
+def given_to_model(settings: Training, stored: dict[str, Any]) -> Training:
+  """The settings with `stored` statistics.
 
-  A null that is given already stays: the model then does without.
-
-  Raises:
-    UserError: other statistics are given already.
+  A null that is given already stays: the model then does without. Raises
+  UserError if other statistics are given already.
   """
   if settings.model_kwargs.get(ARGUMENT, '') is None:
     return settings
@@ -65,12 +61,6 @@ def _with_stats(kwargs: dict[str, Any],
         f'--model_kwargs_json: {ARGUMENT} differ from those of the train '
         'split; leave them out, and they are filled in')
   return {**kwargs, ARGUMENT: stored}
-
-
-def of_programs(stats: FeatureStats) -> dict[str, Any]:
-  """Statistics in the form in which layout models take them."""
-  return {table: {side: columns[side] for side in ('minimum', 'maximum')}
-          for table, columns in stats.to_json().items()}
 
 
 def of_kernels(stats: FeatureStats, every: Partition) -> dict[str, Any]:

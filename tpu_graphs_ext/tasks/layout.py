@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_gnn as tfgnn
 
-from tpu_graphs_ext import load_models
+from tpu_graphs_ext import files, load_models
 from tpu_graphs_ext.data import programs, schema
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.data.programs import Program, Programs
@@ -19,7 +19,6 @@ from tpu_graphs_ext.engine import (
   compiled_model,
   evaluate,
   metrics,
-  output_paths,
   results,
   scoring,
   task,
@@ -73,7 +72,7 @@ class Evaluation(results.Results):
   NAME, PROBLEMS = 'program', 'programs'
   INTERVALS = COMPARED = ('kendall', 'opa', 'slowdown')
   ABOUT, LISTED = ('nodes', 'configs'), (*COMPARED, 'random')
-  CSV = output_paths.Text(
+  CSV = files.Output(
       '--csv', 'model_dir,data,program,nodes,configurable,configs,runtimes,'
       'kendall,opa', 'CSV of evaluate --task layout')
 
@@ -138,8 +137,9 @@ class LayoutTask(task.Task):
           validated[:settings.validate_batches * settings.batch])
     stats = data.train.stats
     if takes_stats:
-      settings = feature_stats.given_to_model(
-          settings, feature_stats.of_programs(stats))
+      settings = feature_stats.given_to_model(settings, {
+          table: {side: columns[side] for side in ('minimum', 'maximum')}
+          for table, columns in stats.to_json().items()})
     return settings, task.Splits(
         **vars(data), validated=validated, stats=stats)
 
@@ -157,7 +157,7 @@ class LayoutTask(task.Task):
         splits.train, splits.stats, keep_nodes=settings.keep_nodes,
         first_epoch=first_epoch, **sizes
     ), layout_batches.training_dataset(
-        splits.validated, splits.stats, keep_nodes=-1, shuffle=False, **sizes)
+        splits.validated, splits.stats, keep_nodes=-1, anew=False, **sizes)
 
   def sample_graph(self, stats: FeatureStats) -> tfgnn.GraphTensor:
     rows = np.tile(stats.config.minimum, (2, 1, 1))  # Of two configurations.

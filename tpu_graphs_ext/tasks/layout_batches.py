@@ -15,9 +15,8 @@ Sizes and indices are int32. F and G are the columns that normalising keeps.
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -30,8 +29,6 @@ from tpu_graphs_ext.tasks.tile_batches import Arrays, graph_arrays
 
 # Labels are runtimes over this, in ns, as in the baseline.
 LABEL_UNIT_NS = 1e7
-
-
 _EDGE_SETS = {  # As in `tile_batches`.
     'feed': ('op', 'op'), 'config': ('nconfig', 'op'),
     'sampled_feed': ('op', 'op'), 'sampled_config': ('nconfig', 'op'),
@@ -48,27 +45,23 @@ def program_graph(program: Program, configs: np.ndarray,
 def training_dataset(
     programs: Programs, stats: FeatureStats, *, batch_size: int,
     num_configs: int, keep_nodes: int, seed: int, first_epoch: int = 0,
-    shuffle: bool = True) -> tf.data.Dataset:
+    anew: bool = True) -> tf.data.Dataset:
   """Batches of programs with a few configurations each, and their labels.
 
-  Each pass over the dataset is one epoch. It draws a new order of the programs
-  and of each program `num_configs` configurations, without replacement, fast
-  ones with a higher probability (`drawn`), and one training segment of at most
-  `keep_nodes` nodes, in the order of the file; -1 selects all. The last batch
-  may be smaller. Only drawn configurations are read.
+  Each pass draws a new order of the programs and of each program `num_configs`
+  configurations, without replacement, fast ones with a higher probability
+  (`drawn`), and one training segment of at most `keep_nodes` nodes, in the
+  order of the file; -1 selects all. See `tile_batches.drawn_batches`. The last
+  batch may be smaller. Only drawn configurations are read.
 
-  All programs have at least `num_configs` configurations; `seed` and
-  `first_epoch` are as in `tile_batches.training_dataset`. Without `shuffle` the
-  programs keep their order, and each pass draws the same configurations, so
-  that epochs compare. The labels are float32 [programs, num_configs]: runtimes
-  in 10 ms.
+  All programs have at least `num_configs` configurations. The labels are
+  float32 [programs, num_configs]: runtimes in 10 ms.
   """
-  epochs = itertools.count(first_epoch)
-
-  def one_epoch(programs: Programs) -> Iterator[Arrays]:
-    return epoch_arrays(
-        programs, stats, [next(epochs) if shuffle else 0, seed], batch_size,
-        num_configs, keep_nodes, shuffle)
+  def batch_of(rng: np.random.Generator, programs: list[Program]) -> Arrays:
+    return batch_arrays(
+        programs, [drawn(rng, program, num_configs) for program in programs],
+        [segment(rng, program.num_nodes, keep_nodes) for program in programs],
+        stats)
 
   def with_label(arrays: dict[str, tf.Tensor]):
     label = tf.cast(arrays['g/runtimes'], tf.float32) / LABEL_UNIT_NS
@@ -76,23 +69,10 @@ def training_dataset(
 
   signature = tile_batches.array_signature(batch_arrays(
       programs[:1], [np.arange(num_configs)], [slice(0, 1)], stats))
-  return tile_batches.generated(programs, one_epoch, signature,
-                   math.ceil(len(programs) / batch_size), with_label)
-
-
-def epoch_arrays(
-    programs: Programs, stats: FeatureStats, seed: Sequence[int],
-    batch_size: int, num_configs: int, keep_nodes: int,
-    shuffle: bool) -> Iterator[Arrays]:
-  """The batches of one pass; see `training_dataset`."""
-  rng, number = np.random.default_rng(seed), len(programs)
-  order = rng.permutation(number) if shuffle else np.arange(number)
-  for start in range(0, number, batch_size):
-    chosen = [programs[i] for i in order[start:start + batch_size]]
-    yield batch_arrays(
-        chosen, [drawn(rng, program, num_configs) for program in chosen],
-        [segment(rng, program.num_nodes, keep_nodes) for program in chosen],
-        stats)
+  return tile_batches.drawn_batches(
+      programs, batch_of, signature, with_label, np.arange(len(programs)),
+      math.ceil(len(programs) / batch_size), batch_size, anew, seed,
+      first_epoch)
 
 
 def drawn(rng: np.random.Generator, program: Program,

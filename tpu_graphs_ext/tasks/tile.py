@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_gnn as tfgnn
 
-from tpu_graphs_ext import load_models
+from tpu_graphs_ext import files, load_models
 from tpu_graphs_ext.data import read, schema
 from tpu_graphs_ext.data.kernel import Kernel, Partition
 from tpu_graphs_ext.data.normalize import FeatureStats
@@ -22,7 +22,6 @@ from tpu_graphs_ext.engine import (
   compiled_model,
   evaluate,
   metrics,
-  output_paths,
   predictions_csv,
   results,
   settings,
@@ -74,16 +73,9 @@ set-dimension-size slice trace transpose tuple
 
 
 def kind_of(node_opcode: np.ndarray) -> str:
-  """The first of these kinds that applies to a kernel.
+  """The first of `KINDS` that applies to a kernel of opcodes uint8 [nodes].
 
-    convolution   it has a convolution or a dot, whatever is fused to them
-    reduction     it reduces along dimensions or windows
-    copy          it only moves numbers: copy, transpose, slice, pad, gather
-    element-wise  all that it computes, it computes element by element
-    other         sorts, scatters, random bits, custom calls, unknown opcodes
-
-  Args:
-    node_opcode: uint8 [nodes], of all its computations.
+  Other: sorts, scatters, random bits, custom calls, unknown opcodes.
   """
   names = {schema.OPCODE_NAMES.get(number) for number in set(
       node_opcode.tolist())}
@@ -144,16 +136,14 @@ class Evaluation(results.Results):
   """Measures of all kernels of one source, by one model; see `row_of`.
 
   Three means of the same kernels:
-    micro    over kernels: the number that the baseline's trainer reports. Its
-             test on every kernel includes those that nothing can rank because
-             all their configurations are identical. Its scripts leave
-             duplicates in their places: so does `keep_repeats`.
-    rankable micro without those kernels.
+    micro    over kernels: the number that the baseline's trainer reports, with
+             duplicates in their places if `keep_repeats`.
+    rankable micro without kernels whose configurations are all identical.
     macro    over programs, of the mean over a program's kernels.
   Each has intervals, over kernels or, for macro, over programs.
   """
   NAME, PROBLEMS = 'tile_id', 'kernels'
-  CSV = output_paths.Text(
+  CSV = files.Output(
       '--csv', 'model_dir,data,tile_id,program,kind,configs,rankable,repeats',
       'CSV of evaluate')
   INTERVALS = ('slowdown', 'random', 'default', 'opa', 'kendall')
@@ -302,12 +292,10 @@ class TileTask(task.Task):
       first_epoch: int) -> tuple[tf.data.Dataset, tf.data.Dataset]:
     sizes = dict(batch_size=settings.batch, num_configs=settings.drawn_configs,
                  least_configs=settings.configs, seed=seed)
-    # The same configurations in all epochs, so that epochs compare.
     return tile_batches.training_dataset(
         splits.train, splits.stats, first_epoch=first_epoch, **sizes
     ), tile_batches.training_dataset(
-        splits.validated, splits.stats, shuffle=False, redraw=False,
-        **sizes).cache()
+        splits.validated, splits.stats, anew=False, **sizes).cache()
 
   def sample_graph(self, stats: FeatureStats) -> tfgnn.GraphTensor:
     return tile_batches.kernel_graph(

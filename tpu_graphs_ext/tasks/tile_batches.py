@@ -21,14 +21,12 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_gnn as tfgnn
 
-from tpu_graphs_ext.data.kernel import Kernel, Partition, Problem
+from tpu_graphs_ext.data.kernel import Kernel, Partition, Problem, Problems
 from tpu_graphs_ext.data.normalize import FeatureStats
 
 # Batches made ahead of the model's step; of programs, each may have 100 MB.
 PREFETCH = 2
 Arrays = dict[str, np.ndarray]
-
-
 # Edge set -> the node sets of its source and target.
 _EDGE_SETS = {'feed': ('op', 'op'), 'g_op': ('g', 'op'),
               'g_config': ('g', 'config')}
@@ -59,46 +57,55 @@ def batch_graph(kernels: Sequence[Kernel], configs: Sequence[np.ndarray],
 def training_dataset(
     partition: Partition, stats: FeatureStats, *, batch_size: int = 10,
     num_configs: int = 10, least_configs: int | None = None,
-    shuffle: bool = True, seed: int | None = None, first_epoch: int = 0,
-    redraw: bool = True) -> tf.data.Dataset:
+    anew: bool = True, seed: int = 0, first_epoch: int = 0) -> tf.data.Dataset:
   """Batches of kernels with a few configurations each, and their labels.
 
-  Each pass over the dataset is one epoch: it draws a new order of the kernels
-  and new configurations, uniformly and without replacement. A kernel with
-  fewer than `num_configs` gives each equally often, but for a random rest; with
-  fewer than `least_configs` it is left out, and so is an incomplete last batch.
-  At least one batch must remain.
-
-  Args:
-    shuffle: False keeps the order of the kernels.
-    seed: fixes the draws of every epoch; None differs in each process.
-    first_epoch: number of the first pass, for training that resumes.
-    redraw: False repeats the draws of the first pass in all.
+  Each pass draws a new order of the kernels and new configurations, uniformly
+  and without replacement; see `drawn_batches`. A kernel with fewer than
+  `num_configs` gives each equally often, but for a random rest; with fewer than
+  `least_configs` it is left out, and so is an incomplete last batch. At least
+  one batch must remain.
 
   The labels are float32 [batch_size, num_configs]: runtimes over normalizers.
   """
-  usable = np.flatnonzero(
-      partition.num_configs >= (least_configs or num_configs))
-  num_batches = len(usable) // batch_size
-  entropy = np.random.SeedSequence(seed).entropy
-  epochs = (itertools.count if redraw else itertools.repeat)(first_epoch)
-
-  def one_epoch(kernels: Partition) -> Iterator[Arrays]:
-    rng = np.random.default_rng([next(epochs), entropy])
-    order = rng.permutation(usable) if shuffle else usable
-    for numbers in order[:num_batches * batch_size].reshape(-1, batch_size):
-      chosen = [kernels[i] for i in numbers]
-      yield batch_arrays(
-          chosen, [_drawn(rng, kernel.num_configs, num_configs)
-                   for kernel in chosen], stats)
+  def batch_of(rng: np.random.Generator, kernels: list[Kernel]) -> Arrays:
+    return batch_arrays(
+        kernels, [_drawn(rng, kernel.num_configs, num_configs)
+                  for kernel in kernels], stats)
 
   def with_label(arrays: dict[str, tf.Tensor]):
     label = tf.reshape(arrays['config/runtimes'], [batch_size, num_configs])
     return graph_tensor(arrays), tf.cast(label, tf.float32)
 
-  return generated(partition, one_epoch,
-                   _signature(partition, batch_size, stats),
-                   num_batches, with_label)
+  usable = np.flatnonzero(
+      partition.num_configs >= (least_configs or num_configs))
+  return drawn_batches(
+      partition, batch_of, _signature(partition, batch_size, stats), with_label,
+      usable, len(usable) // batch_size, batch_size, anew, seed, first_epoch)
+
+
+def drawn_batches(
+    problems: Problems, batch_of: Callable[[Any, list], Arrays],
+    signature: dict[str, tf.TensorSpec], to_graph: Callable[..., Any],
+    usable: np.ndarray, num_batches: int, batch_size: int, anew: bool,
+    seed: int, first_epoch: int) -> tf.data.Dataset:
+  """Batches of the `usable` problems, each once in a pass, which is an epoch.
+
+  `seed` fixes the order of the problems in every epoch, and what `batch_of`
+  draws with its generator. Without `anew` they keep their order, and each pass
+  draws the same, so that epochs compare. `first_epoch` is the number of the
+  first pass, for training that resumes.
+  """
+  epochs = itertools.count(first_epoch) if anew else itertools.repeat(0)
+
+  def one_epoch(problems: Problems) -> Iterator[Arrays]:
+    rng = np.random.default_rng([next(epochs), seed])
+    order = rng.permutation(usable) if anew else usable
+    for first in range(0, num_batches * batch_size, batch_size):
+      yield batch_of(
+          rng, [problems[i] for i in order[first:first + batch_size]])
+
+  return generated(problems, one_epoch, signature, num_batches, to_graph)
 
 
 def _drawn(rng: np.random.Generator, there: int, number: int) -> np.ndarray:
@@ -115,9 +122,9 @@ def generated(owner: Any, make: Callable[[Any], Iterator[Arrays]],
               to_graph: Callable[..., Any]) -> tf.data.Dataset:
   """A dataset of `make(owner)`, anew in each pass, which keeps `owner` alive.
 
-  TensorFlow keeps the functions of a dataset until the process ends. So they
-  do not hold the owner, and with it memory and open files. `make` yields arrays
-  as in `signature`, `count` times; `to_graph` makes an element of each.
+  TensorFlow keeps a dataset's functions until the process ends, so they do not
+  hold the owner, its memory and open files. `make` yields arrays as in
+  `signature`, `count` times; `to_graph` makes an element of each.
   """
   known = weakref.ref(owner)
   dataset = tf.data.Dataset.from_generator(
@@ -136,8 +143,7 @@ def generated(owner: Any, make: Callable[[Any], Iterator[Arrays]],
 def array_signature(arrays: Arrays, *fixed: str) -> dict[str, tf.TensorSpec]:
   """Shapes and dtypes of the arrays of any batch like this one.
 
-  The first axis may have any length, except in arrays that are `fixed`. As the
-  signature of a `tf.function` it makes one trace serve all batches.
+  The first axis may have any length, except in arrays that are `fixed`.
   """
   return {
       name: tf.TensorSpec(

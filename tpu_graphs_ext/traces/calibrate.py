@@ -21,10 +21,9 @@ from typing import Any, NamedTuple, Optional
 import numpy as np
 
 from tpu_graphs_ext import files
-from tpu_graphs_ext.engine import output_paths
 from tpu_graphs_ext.errors import UserError
 
-FILE = output_paths.Text('--calibrate', '{\n "calibration": {', 'calibration')
+FILE = files.Output('--calibrate', '{\n "calibration": {', 'calibration')
 COMMUNICATION, SORT = 'communication', 'sort or scan'
 ANY_OTHER = 'any other'  # Of kinds never seen; learned from all.
 _KINDS = [(kind, re.compile(pattern)) for kind, pattern in (
