@@ -108,12 +108,11 @@ def _result(future: Future) -> tuple[Any, str]:
     return future.result()
   except CancelledError:  # By a scheduler that went away.
     raise
-  except Exception as error:
-    if isinstance(error, BrokenProcessPool):
-      return None, died(TRIES)
-    if hasattr(error, 'allowed_failures'):  # Dask's KilledWorker.
-      return None, died(error.allowed_failures + 1)
-    return None, _described(error)  # Of pickling an item or a result.
+  except BrokenProcessPool:
+    return None, died(TRIES)
+  except Exception as error:  # Dask's KilledWorker, or one of pickling.
+    times = getattr(error, 'allowed_failures', None)
+    return None, _described(error) if times is None else died(times + 1)
 
 
 @contextlib.contextmanager

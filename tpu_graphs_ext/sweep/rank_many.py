@@ -24,7 +24,6 @@ from tqdm import tqdm
 import tpu_graphs_ext
 from tpu_graphs_ext import files, load_models
 from tpu_graphs_ext.data import read
-from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.engine import (
   artifacts,
   out_of_range,
@@ -127,10 +126,9 @@ def _settings(model_dir: str, loading: LoadSettings,
       _FORMAT, tpu_graphs_ext.__version__, tf.__version__, np.__version__,
       run.info, files.sums(folder), source_sum, stats.to_json(),
       num_ops, loading.keep_repeats, asked])
-  return Settings(
-      basis, folder, dataclasses.replace(
-          loading, models_py=loading.models_py and models_py),
-      json.dumps(stats.to_json()), num_ops, **asked)
+  return Settings(basis, folder, dataclasses.replace(
+      loading, models_py=loading.models_py and models_py,
+      data_root=files.full_path(loading.data_root)), **asked)
 
 
 def _rank(settings: Settings, left: Sequence[Found], journal: _Journal,
@@ -159,8 +157,6 @@ class Settings:
   basis: str  # Hash of everything that rows depend on, except their file.
   model_dir: str
   loading: LoadSettings
-  stats_json: str
-  num_ops: int
   all_tiles: bool
   top_k: Optional[int]
   tpu: str
@@ -187,9 +183,7 @@ def loaded(settings: Settings
            ) -> tuple[scoring.Ranker, Optional[cost_model.CostModel]]:
   """The model, and for listed tiles its program: twice as fast if small."""
   threads.one_alone()
-  stats = FeatureStats.from_json(json.loads(settings.stats_json))
-  ranker = scoring.load_ranker(
-      settings.model_dir, settings.loading, (stats, settings.num_ops))
+  ranker = scoring.load_ranker(settings.model_dir, settings.loading)
   ranker = dataclasses.replace(
       ranker, opcodes=ranker.opcodes or frozenset(range(ranker.num_ops)))
   if settings.all_tiles:

@@ -22,14 +22,11 @@ LATENCY, BETWEEN, PAUSE, CALL = 'latency', 'between', 'pause', 'call'
 
 
 class Command(NamedTuple):
-  """A runtime call that launches work or waits for it.
-
-  Its name, of operator and work, tells pauses apart.
-  """
+  """A runtime call that launches work or waits for it."""
   call: Event
   work: Sequence[Event]
   waits_for: Optional[Event]
-  name: str
+  name: str  # Of operator and work: it tells pauses apart.
 
 
 def commands_of(trace: Trace) -> list[Command]:
@@ -85,9 +82,9 @@ def host_of(trace: Trace) -> dict[str, float]:
       waited = before and before.end > one.launch.end
       times[BETWEEN if waited else LATENCY].append(free)
     stalls[_stall(before, one)].append(free)
-  return {**{key: statistics.fmean(each) for key, each in times.items()},
-          **{key: us for key, each in stalls.items()
-             if (us := statistics.fmean(each)) > _NEAR_US}}
+  found = {key: statistics.fmean(each) for key, each in times.items()}
+  return {**found, **{key: us for key, each in stalls.items()
+                      if (us := statistics.fmean(each)) > _NEAR_US}}
 
 
 def _stall(before: Optional[Event], one: Event) -> str:
