@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -151,8 +152,8 @@ def _loading_of(task: tasks.Task, run: Run, given: LoadSettings,
 
 def looks_of(names: Sequence[str]) -> dict[str, Look]:
   """How groups of those names are drawn, and who else chooses."""
-  return {**{name: page.look_of(number, name)
-             for number, name in enumerate(names)},
+  return {**{name: Look(name, colour, mark, '-') for name, colour, mark in zip(
+      names, itertools.cycle(page.RUNS), itertools.cycle(page.MARKS))},
           DEFAULT: Look(DEFAULT, mark='|', line='--'),
           **{name: Look(name) for name in RANDOM.values()}}
 

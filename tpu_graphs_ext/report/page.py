@@ -101,7 +101,7 @@ INK, SOFT, LINE = '#1b1f24', '#57606a', '#c9d0d8'
 # Okabe and Ito's colours, which colour-blind readers can distinguish, darkened
 # to a contrast of at least 3 to 1. Marks differ as well.
 RUNS = ('#0072b2', '#c24e00', '#007a5a', '#a3457f', '#7a6000', '#3f4a9e')
-_MARKS = 'osD^vPX*<>h'
+MARKS = 'osD^vPX*<>h'
 _STYLE = {
     'svg.fonttype': 'none', 'svg.hashsalt': 'report', 'font.size': 8.5,
     'font.family': 'DejaVu Sans', 'text.color': INK, 'axes.labelcolor': INK,
@@ -118,11 +118,6 @@ class Look(NamedTuple):
   colour: str = SOFT
   mark: str = 'x'
   line: str = ':'
-
-
-def look_of(number: int, name: str) -> Look:
-  """The look of the group of runs with that number, from 0."""
-  return Look(name, RUNS[number % len(RUNS)], _MARKS[number % len(_MARKS)], '-')
 
 
 def svg(draw: Callable, height: float = 2.6) -> str:

@@ -188,9 +188,8 @@ def _cluster(address: str,
           distributed.TimeoutError) as error:
     raise UserError(
         f'--scheduler={address}: no scheduler with workers answers there '
-        f'({reason_of(error)}). What is finished is kept: start `dask '
-        f'scheduler` and `dask worker {address} --nthreads 1`, then the same '
-        'command') from error
+        f'({reason_of(error)}). What is finished is kept: start them, then the '
+        'same command') from error
 
 
 def is_wanted() -> bool:

@@ -69,7 +69,8 @@ class _Sweep:
   """One sweep at work."""
 
   def __init__(self, tried: Grid, out: str, retry_failed: bool):
-    trials.forget_files()
+    for known in (trials.data_key, trials.file_sum):
+      known.cache_clear()  # Files may have changed since another sweep.
     self._grid, self._out, self._retry = tried, out, retry_failed
     self._study = trials.opened(tried, out)
     self._rows = trials.rows(out)  # By the keys of all trials of the folder.

@@ -74,24 +74,18 @@ def _key(trial: Trial) -> str:
       'model': tried.model, 'kwargs': tried.kwargs, 'seed': trial.seed,
       'settings': {name: value for name, value in tried.settings.items()
                    if name not in ('cache_dir', 'models_py')},
-      'data': _data_key(
+      'data': data_key(
           trial.data_root if trial.task == 'tile' else os.path.join(
               trial.data_root, settings.source, settings.search)),
       'prune': trial.prune and dataclasses.asdict(trial.prune),
-      'models_py': _file_sum(
+      'models_py': file_sum(
           settings.models_py or load_models.models_path(trial.task))}
   return hashlib.sha256(json.dumps(
       content, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def forget_files() -> None:
-  """Before each sweep: files are read once, but may change in between."""
-  _data_key.cache_clear()
-  _file_sum.cache_clear()
-
-
 @functools.lru_cache(None)
-def _data_key(folder: str) -> str:
+def data_key(folder: str) -> str:
   """Hash of all .npz files below a folder, by their paths and checksums."""
   paths = sorted(glob.glob(
       os.path.join(glob.escape(folder), '**', '*.npz'), recursive=True))
@@ -103,7 +97,7 @@ def _data_key(folder: str) -> str:
 
 
 @functools.lru_cache(None)
-def _file_sum(path: str) -> str:
+def file_sum(path: str) -> str:
   try:
     return hashlib.sha256(
         pathlib.Path(path).expanduser().read_bytes()).hexdigest()
