@@ -74,8 +74,7 @@ class Comparison:
   def values(self, measure: Measure) -> pd.DataFrame:
     """[problems, who chooses]: means over the runs of a group, scaled.
 
-    The best group comes first; after the groups come the default tile and
-    random choices, for measures that they have.
+    Columns: the groups, best first; the default tile and random choices.
     """
     found = pd.DataFrame({
         name: np.mean([run.rows[measure.column] for run in of], axis=0)
@@ -95,7 +94,6 @@ def measured(groups: Sequence[Group], data: str, loading: LoadSettings,
   """Ranks the same labelled problems with every model that can be loaded.
 
   Args:
-    groups: the runs, of one task.
     data: labelled problems: a folder of .npz files, a .npz or, for tiles, a
       .pb; empty: the valid split of `loading`'s data root, or else their own.
     problems: a message is added for everything that cannot be done.
@@ -147,9 +145,6 @@ def _loading_of(task: tasks.Task, run: Run, given: LoadSettings,
   return task.loading(**chosen)
 
 
-# ------------------------------------------------------------------- sections
-
-
 def looks_of(names: Sequence[str]) -> dict[str, Look]:
   """How groups of those names are drawn, and who else chooses."""
   return {**{name: Look(name, colour, mark, '-') for name, colour, mark in zip(
@@ -178,14 +173,10 @@ def section(comparison: Comparison, looks: Looks) -> dict[str, Any]:
       'differences': differences(comparison)}
 
 
-# -------------------------------------------------------------- first screen
-
-
 def headline(comparison: Comparison) -> tuple[str, str]:
-  """A title that names the winner, and sentences on how certain that is.
+  """A title that names the winner, and how certain that is.
 
-  The best group is compared with the next one, and with the default tile,
-  which is in the title if it is ahead.
+  The best group is compared with the next one, and with the default tile.
   """
   measure = comparison.measures[0]
   values = comparison.values(measure)
@@ -258,14 +249,8 @@ def _mean_interval(values: pd.Series) -> tuple[float, float, float]:
   return (float(values.mean()), *metrics.bootstrap_interval(values))
 
 
-# ------------------------------------------------------------------- by part
-
-
 def by(comparison: Comparison, column: str, looks: Looks) -> dict[str, Any]:
-  """Means by 'program' or 'kind': figures of the most common, tables of all.
-
-  Empty if there is only one.
-  """
+  """Means by 'program' or 'kind': figures of common ones, tables of all."""
   if column not in comparison.rows or comparison.rows[column].nunique() < 2:
     return {}
   labels, nouns = comparison.rows[column], f'{comparison.task.problem}s'
@@ -309,9 +294,6 @@ def _figure(measure: Measure, what: str, nouns: str, parts: Sequence[tuple],
       f'{name} by {what}' if what else f'{name}, mean of all {nouns}',
       f'All {nouns}: {said}. {better} is better.',
       page.forest(blocks, measure.name, not measure.higher_is_better))
-
-
-# ------------------------------------------------------------ over problems
 
 
 def distribution(values: pd.DataFrame, measure: Measure,

@@ -43,10 +43,7 @@ def section(comparison: Comparison, count: int,
 
 
 def chosen(comparison: Comparison, count: int) -> dict[int, dict[str, str]]:
-  """Place of a kernel -> name of a group -> 'worst' or 'best', by `ends`.
-
-  They are of each group's first run; the worst of all come first.
-  """
+  """Place of a kernel, the worst first -> group -> 'worst' or 'best'."""
   rows = {name: of[0].rows for name, of in comparison.groups.items()}
   roles: dict[int, dict[str, str]] = {}
   for name in rows:
@@ -62,8 +59,7 @@ def ends(rows: pd.DataFrame, count: int) -> tuple[list[int], list[int]]:
   """Places of the worst and of the best kernels; none is in both.
 
   Worst: the first tile to try is slowest against the best one; of equal ones
-  the lowest tau. Best: the other end, kernels with many tiles first. Kernels
-  whose configurations all have the same features are left out.
+  the lowest tau. Best: the other end, kernels with many tiles first.
   """
   by = rows[rows['rankable']].fillna({'kendall': -1}).sort_values(
       ['slowdown_1', 'kendall', 'tile_id'], ascending=[False, True, True])

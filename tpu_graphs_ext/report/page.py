@@ -121,10 +121,7 @@ class Look(NamedTuple):
 
 
 def svg(draw: Callable, height: float = 2.6) -> str:
-  """An SVG document, `height` in inches.
-
-  `draw` is called with matplotlib's figure and its only axes.
-  """
+  """An SVG document that `draw` made of a figure and its only axes; inches."""
   # Not pyplot: its backend is the notebook's.
   import matplotlib
   from matplotlib.figure import Figure

@@ -32,9 +32,8 @@ def report(paths: Sequence[str], *, out: str, data: str = '',
     data, loading: see `compare.measured`.
     num_kernels: of the worst and of the best kernels of each group.
 
-  Raises:
-    UserError: there is no run, there are runs of two tasks, the extra [report]
-      is not installed, or the file cannot be written.
+  Raises UserError if there is no run, there are runs of two tasks, the extra
+  [report] is not installed, or the file cannot be written.
   """
   page.require_packages()
   path = files.Output('--out', page.START, 'report of this package').check(out)
@@ -51,9 +50,6 @@ def report(paths: Sequence[str], *, out: str, data: str = '',
       **runs_section(groups, comparison, looks))
   files.write_file(path, content.encode())
   return path
-
-
-# ------------------------------------------------------------------- the runs
 
 
 def runs_section(groups: Sequence[Group], comparison: Optional[Comparison],
@@ -74,10 +70,7 @@ def runs_section(groups: Sequence[Group], comparison: Optional[Comparison],
 
 def frame_of(groups: Sequence[Group], comparison: Optional[Comparison],
              task: tasks.Task) -> pd.DataFrame:
-  """A row a run: its group and name, what `Run.record` and measuring say.
-
-  Measures are means over problems, unscaled; NaN if the run was not measured.
-  """
+  """A row a run: `Run.record`, and means over problems, unscaled, or NaN."""
   columns = [one.column for one in measures_of(task)]
   measured = {one.run.run_path: one.rows[columns].mean()
               for of in (comparison.groups.values() if comparison else ())
@@ -140,9 +133,6 @@ def flags_table(groups: Sequence[Group]) -> page.Table:
   return page.Table(
       'What the groups were trained with, as the run files name it; '
       f'{page.NOTHING}: not given', given.columns, given.values.tolist())
-
-
-# -------------------------------------------------------------------- curves
 
 
 def learning_curves(every: Sequence[Group], looks: Looks) -> list[page.Figure]:

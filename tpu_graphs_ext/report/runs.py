@@ -84,9 +84,6 @@ class Group(NamedTuple):
   runs: Sequence[Run]
 
 
-# ------------------------------------------------------------------- finding
-
-
 def find(paths: Sequence[str]) -> tuple[list[Run], list[str]]:
   """The runs that paths name, and what was wrong with others.
 
@@ -142,9 +139,6 @@ def _read(path: str, problems: list[str]) -> Run:
     problems.append(f'{path}: the run is not finished; this is its state at '
                     f'epoch {len(run.curve)}. `train --resume` continues it')
   return run
-
-
-# ------------------------------------------------------------------ grouping
 
 
 def grouped(runs: Iterable[Run]) -> list[Group]:

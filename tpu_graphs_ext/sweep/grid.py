@@ -228,9 +228,8 @@ def parsed(path: str, given: Any) -> Grid:
 def read(path: str) -> Grid:
   """Reads a file, and tries every value of a setting by itself.
 
-  Raises:
-    UserError: it cannot be read, has an unknown key, model or argument, or a
-      value that no training takes; names file and key.
+  Raises UserError, with file and key, if it cannot be read or has an unknown
+  key, model or argument, or a value that no training takes.
   """
   found = parsed(path, files.read_json(files.full_path(path)))
   settings = SETTINGS[found.task]

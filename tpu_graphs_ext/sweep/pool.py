@@ -58,9 +58,8 @@ def run(function: Callable[[Any], Any], items: Iterable[tuple[str, Any]], *,
     scheduler: address of a Dask scheduler, such as tcp://10.0.0.5:8786; '':
       processes of this machine, started by spawn.
 
-  Raises:
-    UserError: the scheduler cannot be reached, has no workers, or goes away;
-      Dask is not installed.
+  Raises UserError if the scheduler cannot be reached, has no workers or goes
+  away, or Dask is not installed.
   """
   keys, fresh = {}, iter(items)
   with (_cluster(scheduler, workers) if scheduler

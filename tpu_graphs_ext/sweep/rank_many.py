@@ -70,9 +70,7 @@ def rank_many(model_dir: str, given: Sequence[str], out: str, *,
     workers, scheduler: see `pool.run`.
     loading: how to load the model.
 
-  Raises:
-    UserError: files, model, output, workers or the TPU's generation cannot be
-      used; fsspec is not installed.
+  Raises UserError if any of them cannot be used, or fsspec is not installed.
   """
   start = time.monotonic()
   if not out.endswith('.jsonl') or '://' in out:
@@ -323,10 +321,9 @@ def find(given: str, endings: tuple[str, ...]) -> list[Found]:
   """Files of a folder, of a pattern, or one file; sorted by their names.
 
   Args:
-    given: path or URL of a folder or a file, or a pattern with `*`, `?` or
+    given: path or URL of a folder or a file, or a pattern with `*`, `?`,
       `[...]`, and `**` for folders of any depth.
-    endings: of the files to take from a folder; its subfolders are not
-      searched. A file or a pattern may have others.
+    endings: of the files to take from a folder, but not from its subfolders.
 
   Raises UserError if there is none, or it cannot be read.
   """

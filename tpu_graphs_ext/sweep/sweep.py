@@ -48,9 +48,8 @@ def sweep(path: str, out: str, *, workers: int = 0, scheduler: str = '',
     workers, scheduler: see `pool.run`.
     retry_failed: also repeat failed trials.
 
-  Raises:
-    UserError: the grid, the data or the folder cannot be used, another sweep
-      is at work there, Optuna or the scheduler is missing.
+  Raises UserError if the grid, the data, the folder or the scheduler cannot be
+  used, or Optuna is not installed.
   """
   tried = grid.read(path)
   out = files.full_path(files.check_folder('--out', out))
@@ -162,15 +161,8 @@ class _Sweep:
                    outcome.error)
 
 
-# ----------------------------------------------------------------- its tables
-
-
 class Leaderboard:
-  """Tables of trials.
-
-  Args:
-    grid: what was tried.
-    rows: of all trials that are over, as `trials.rows` has them.
+  """Tables of the trials that are over, from their `trials.rows`.
 
   Attributes:
     trials: the columns of trials.csv, and `group`, their configuration.

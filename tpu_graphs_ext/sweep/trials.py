@@ -105,9 +105,6 @@ def file_sum(path: str) -> str:
     raise files.cannot_be_read(path, error) from error
 
 
-# ---------------------------------------------------------------------- study
-
-
 def _optuna() -> Any:
   """The library, quiet; UserError if it is not installed."""
   try:
@@ -208,9 +205,6 @@ def is_poor(trial: Trial, epochs: int, opa: float) -> bool:
   reporting.report(
       opa if study.direction.name == 'MAXIMIZE' else -opa, epochs)
   return reporting.should_prune()
-
-
-# ------------------------------------------------------------------- training
 
 
 def run(trial: Trial) -> tuple[str, dict[str, Any]]:

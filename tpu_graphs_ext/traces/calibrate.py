@@ -221,9 +221,6 @@ def _fitted(known: Sequence[tuple], center: Curve, scatter: tuple) -> Curve:
   return curve._replace(spread=spread)
 
 
-# ------------------------------------------------------------------- the file
-
-
 def to_json(learned: Calibration) -> str:
   """The content of a file for `read`."""
   def functions(found):
