@@ -1045,6 +1045,12 @@ def _bounds_of_file(path: str, min_configs: int) -> Optional[dict]:
 _DIMS, _LAYOUTS = 6, 3
 _SHAPE, _OWN_LAYOUT = 21, 134  # First of six node columns each.
 _CONVOLUTION_OP, _RESHAPE_OP = 26, 75  # Opcodes of the files.
+# Those whose output has a layout of its own: convolution, dot, gather, reduce,
+# reshape, scatter, slice, sort, transpose; and what many read: broadcast,
+# constant, iota, parameter.
+_NEW_LAYOUT = [26, 34, 42, 70, 75, 82, 92, 93, 98]
+_CONCATENATE_OP, _PARAMETER_OP = 22, 63
+_SHARED = [13, 24, 48, _PARAMETER_OP]
 # Node columns of a convolution: batch and features of its input, input and
 # output features of its kernel, batch and features of its output.
 _CONVOLUTION = [93, 94, 99, 100, 105, 106]
@@ -1059,7 +1065,9 @@ class _Tensors(NamedTuple):
   node: tf.Tensor      # int32 [configurable, 3], that makes them
   sizes: tf.Tensor     # float32 [configurable, 3, 6], 0: no dimension
   bytes: tf.Tensor     # float32 [configurable, 3], without padding, in 2^16
+  gradient: tf.Tensor  # bool [configurable], of a convolution's filter
   stored: tf.Tensor    # int32 [configurable, 3, 2], closest-packed dimensions
+  decider: tf.Tensor   # int32 [configurable, 3], row * 3 + tensor; see below
 
 
 def _tensors_of(graph: _Graph, raw: tf.Tensor) -> _Tensors:
@@ -1092,10 +1100,68 @@ def _tensors_of(graph: _Graph, raw: tf.Tensor) -> _Tensors:
                     tf.where(turned, first, last)], -1)
   element = _matmul(raw[:, _TYPES], tf.constant(_BYTES, tf.float32, [15, 1]))
   element = tf.where(element > 0, element, 4.0)
+  bytes_ = tf.gather(_elements(sizes) * element[:, 0], nodes)
+  gradient = tf.equal(tf.gather(inputs.opcode, own), _CONVOLUTION_OP) & (
+      bytes_[:, 0] < tf.reduce_min(bytes_[:, 1:], -1)) & (
+          dims[:, 1] < dims[:, 0])
+  decider = tf.where(
+      gradient[:, tf.newaxis] & [True, False, False],
+      3 * tf.range(tf.size(own))[:, tf.newaxis],
+      _deciders(graph, sizes, nodes))
   return _Tensors(
-      nodes, tf.gather(sizes, nodes),
-      tf.gather(_elements(sizes) * element[:, 0], nodes),
-      tf.cast(tf.gather(raw[:, _OWN_LAYOUT:_OWN_LAYOUT + 2], nodes), tf.int32))
+      nodes, tf.gather(sizes, nodes), bytes_, gradient,
+      tf.cast(tf.gather(raw[:, _OWN_LAYOUT:_OWN_LAYOUT + 2], nodes), tf.int32),
+      decider)
+
+
+def _deciders(graph: _Graph, sizes: tf.Tensor, tensors: tf.Tensor
+              ) -> tf.Tensor:
+  """Whose layout each tensor really gets: int32 [configurable, 3].
+
+  XLA hands a layout on through operations that keep the rank of what they read,
+  and through convolutions that keep its sizes, but for the features of a
+  concatenate. Of the configurable nodes that ask for layouts of tensors so
+  connected, the last one decides, and what it reads before what it writes.
+  """
+  inputs, own = graph.inputs, graph.inputs.config_node
+  read, reads = (tf.gather(sizes, side)
+                 for side in (inputs.producer, inputs.consumer))
+  opcode, source = (tf.gather(inputs.opcode, side)[:, tf.newaxis]
+                    for side in (inputs.consumer, inputs.producer))
+  dims = tf.reduce_sum(tf.cast(reads > 0, tf.int32), -1)
+  same_rank = tf.equal(
+      dims, tf.reduce_sum(tf.cast(read > 0, tf.int32), -1)) & (dims > 1)
+  hands_on = same_rank & ~tf.reduce_any(
+      tf.equal(opcode, _NEW_LAYOUT), -1) & ~tf.reduce_any(
+          tf.equal(source, _SHARED), -1)
+  changed = tf.math.count_nonzero(
+      tf.not_equal(read, reads), -1, dtype=tf.int32)
+  hands_on |= tf.equal(opcode[:, 0], _CONVOLUTION_OP) & (dims > 3) & (
+      changed <= tf.cast(tf.equal(source[:, 0], _CONCATENATE_OP), tf.int32))
+  producer, consumer = (tf.boolean_mask(side, hands_on) for side in (
+      inputs.producer, inputs.consumer))
+
+  def spread(group, _):
+    """Each node takes the largest number of its neighbours, and theirs."""
+    larger = tf.reduce_max([group, *(
+        tf.math.unsorted_segment_max(tf.gather(group, of), to, graph.nodes)
+        for of, to in ((producer, consumer), (consumer, producer)))], 0)
+    larger = tf.gather(larger, larger)
+    return larger, tf.reduce_any(larger > group)
+
+  group, _ = tf.while_loop(lambda _, more: more, spread,
+                           [tf.range(graph.nodes), tf.constant(True)])
+  asks = tf.gather(group, tensors)
+  order = 3 * own[:, tf.newaxis] + tf.range(3)
+  is_reshape = tf.equal(tf.gather(inputs.opcode, own), _RESHAPE_OP)
+  has_none = is_reshape[:, tf.newaxis] & [False, False, True]
+  latest = tf.gather(tf.math.unsorted_segment_max(
+      tf.reshape(tf.where(has_none, -1, order), [-1]),
+      tf.reshape(asks, [-1]), graph.nodes), asks)
+  latest = tf.where(has_none, order, latest)
+  row = tf.math.unsorted_segment_max(
+      tf.range(tf.size(own)), own, graph.nodes)
+  return 3 * tf.gather(row, latest // 3) + latest % 3
 
 
 def _elements(sizes: tf.Tensor) -> tf.Tensor:
@@ -1105,18 +1171,16 @@ def _elements(sizes: tf.Tensor) -> tf.Tensor:
       known * tf.reduce_prod(tf.maximum(1.0, sizes), -1) / 2 ** 16, 1e8)
 
 
-def _padding(layouts: tf.Tensor, tensors: _Tensors) -> tf.Tensor:
+def _padding(order: tf.Tensor, sizes: tf.Tensor) -> tf.Tensor:
   """What padding to whole layout tiles adds, as a share of the tensor.
 
       ceil(s_0 / 128) 128 / s_0 * ceil(s_1 / u) u / s_1 - 1, at most 63
-  s are the sizes of the two closest-packed dimensions, of the stored layout
-  where it is left to the compiler; u is 8, or 2 or 4 where s_1 is no larger.
-  Shapes: int32 [configurable, 3, configs, 6] -> [configurable, 3, configs].
+  s are the sizes of the two closest-packed dimensions; u is 8, or 2 or 4 where
+  s_1 is no larger. Shapes: int32 [configurable, 3, configs, 2], -1: no
+  dimension, and float32 [configurable, 3, 6] -> [configurable, 3, configs].
   """
-  order = tf.where(layouts[..., :1] >= 0, layouts[..., :2],
-                   tensors.stored[:, :, tf.newaxis])
   minor, second = tf.unstack(tf.maximum(1.0, tf.where(order >= 0, tf.gather(
-      tensors.sizes, tf.clip_by_value(order, 0, _DIMS - 1), batch_dims=2), 1.0
+      sizes, tf.clip_by_value(order, 0, _DIMS - 1), batch_dims=2), 1.0
   )), axis=-1)
   unit = tf.where(second <= 2, 2.0, tf.where(second <= 4, 4.0, _SUBLANES))
   padded = (tf.math.ceil(minor / _LANES) * _LANES / minor
@@ -1127,44 +1191,58 @@ def _padding(layouts: tf.Tensor, tensors: _Tensors) -> tf.Tensor:
 class _Prices(NamedTuple):
   """What layouts of each configurable node cost, float32 in 2^16 bytes."""
   padding: tf.Tensor   # [configurable, 3], of output, input and kernel
-  turned: tf.Tensor    # [configurable], of an input as it is not stored
+  turned: tf.Tensor    # [configurable, 3], of those in another order
   reshaped: tf.Tensor  # [configurable], of a layout asked of a reshape
 
 
-# Where a byte of an operand's padding costs 1. They were chosen on the sample
-# data's train and validation programs, that of a filter's gradient also on the
-# public unet_3d.4x4.bf16.
-_OF_LAST, _OF_GRADIENT, _OF_TURNED, _OF_RESHAPE = 0.1, 3.0, 0.3, 10.0
+# Where a byte of a convolution's padding costs 1. They were chosen on the
+# sample data's train and validation programs, that of a filter's gradient also
+# on the public unet_3d.4x4.bf16.
+_OF_PRODUCT, _OF_ARGUMENT, _OF_GRADIENT = 0.1, 0.3, 10.0
+_OF_TURNED, _OF_SQUARE, _OF_RESHAPE, _OF_RESHAPE_TURNED = 0.3, 0.1, 1.0, 3.0
 
 
-def _prices_of(graph: _Graph, tensors: _Tensors, leaders: tf.Tensor) -> _Prices:
+def _prices_of(graph: _Graph, tensors: _Tensors) -> _Prices:
   """Prices, which training does not change.
 
-  Padding of an operand costs its bytes. That of an output costs 0.1 of its
-  bytes if no configurable node reads it, as one that does asks for a layout
-  itself; and, of a filter's gradient (a convolution whose output is smaller
-  than both operands), 3 times its multiplications, which are the root of the
-  product of the three tensors' elements. A reshape that is asked for a layout
-  has to copy, and so may what reads a tensor whose closest-packed dimension is
-  not the stored one: 10 and 0.3 times the bytes.
+  Padding of what convolutions read and write costs its bytes, of an argument of
+  the program 0.3 of them. Of products it costs a tenth, but for an output that
+  nothing else decides. Weights cost nothing: they are laid out ahead of time.
+  The kernel of a filter's gradient is no weight, and padding of its output
+  costs ten times its multiplications, which are the root of the product of the
+  three tensors' elements. An input whose closest-packed dimension is not the
+  stored one costs 0.3 of its bytes, a square filter 0.1 of the padded output.
+  A reshape that is asked for a layout costs its bytes, and three times more
+  unless the layout is row-major.
   """
+  opcode, read = (tf.gather(graph.inputs.opcode, node) for node in (
+      graph.inputs.config_node, tensors.node[:, 1]))
+  is_reshape, is_convolution = (
+      tf.equal(opcode, op) for op in (_RESHAPE_OP, _CONVOLUTION_OP))
+  is_forward = is_convolution & ~tensors.gradient
   output, input_, kernel = tf.unstack(tensors.bytes, axis=-1)
-  opcode = tf.gather(graph.inputs.opcode, graph.inputs.config_node)
-  moves = tf.cast(tf.equal(opcode, _RESHAPE_OP), tf.float32)
-  gradient = tf.cast(tf.equal(opcode, _CONVOLUTION_OP) & (
-      output < tf.minimum(input_, kernel)), tf.float32)
   # Elements are in 2^16, so the root is in 2^24.
   multiplied = 2 ** 8 * tf.sqrt(tf.reduce_prod(_elements(tensors.sizes), -1))
-  rows = tf.range(tf.size(opcode))
-  read = tf.gather(leaders, tensors.node[:, 1:])
-  is_read = tf.math.unsorted_segment_max(
-      tf.cast(tf.not_equal(read, rows[:, tf.newaxis]), tf.int32),
-      tf.where(read < 0, tf.size(rows), read), 1 + tf.size(rows))[:-1]
-  is_last = tf.cast(is_read < 1, tf.float32)
-  return _Prices(tf.stack([
-      _OF_LAST * is_last * output + _OF_GRADIENT * gradient * multiplied,
-      (1 - moves) * input_, (1 - moves) * kernel], -1),
-      _OF_TURNED * input_, _OF_RESHAPE * moves * output)
+  rate = tf.where(is_convolution, 1.0, tf.where(is_reshape, 0.0, _OF_PRODUCT))
+  is_last = ~is_reshape & tf.equal(tensors.decider[:, 0] % 3, 0)
+  padding = [
+      tf.where(tensors.gradient, _OF_GRADIENT * multiplied,
+               output * tf.where(is_last, 1.0, rate)),
+      input_ * tf.where(
+          tf.equal(read, _PARAMETER_OP), _OF_ARGUMENT * rate, rate),
+      tf.where(is_forward, 0.0, kernel * rate)]
+  features = tf.gather(tensors.sizes[:, 2], tf.clip_by_value(
+      tensors.stored[:, 2], 0, _DIMS - 1), batch_dims=1)
+  is_square = is_forward & tf.equal(features[:, 0], features[:, 1])
+  padded = output * (1 + _padding(
+      tensors.stored[:, :, tf.newaxis], tensors.sizes)[:, 0, 0])
+  moved = tf.where(is_reshape, output, 0.0)
+  turned = [
+      _OF_RESHAPE_TURNED * moved,
+      tf.where(is_reshape | tensors.gradient, 0.0, _OF_TURNED * input_),
+      tf.where(is_square, _OF_SQUARE * padded, 0.0)]
+  return _Prices(tf.stack(padding, -1), tf.stack(turned, -1),
+                 _OF_RESHAPE * moved)
 
 
 def _costs(layouts: tf.Tensor, tensors: _Tensors, prices: _Prices) -> tf.Tensor:
@@ -1172,34 +1250,34 @@ def _costs(layouts: tf.Tensor, tensors: _Tensors, prices: _Prices) -> tf.Tensor:
   shape = tf.shape(layouts)
   layouts = tf.transpose(tf.reshape(
       layouts, [shape[0], shape[1], _LAYOUTS, _DIMS]), [0, 2, 1, 3])
-  first = layouts[..., 0]  # [configurable, 3, configs]
-  is_asked = first >= 0
-  is_turned = is_asked & tf.not_equal(first, tensors.stored[..., :1])
+  stored = tensors.stored[:, :, tf.newaxis]
+  asked = layouts[..., :1] >= 0  # [configurable, 3, configs, 1]
+  decided = tf.gather(tf.reshape(
+      layouts[..., :2], [-1, shape[1], 2]), tensors.decider)
+  padding = _padding(
+      tf.where(decided[..., :1] >= 0, decided, stored), tensors.sizes)
+  turned = tf.stack([
+      _is_turned(layouts[:, 0], tensors.sizes[:, 0]),
+      (decided[:, 1, :, 0] >= 0) & tf.not_equal(
+          decided[:, 1, :, 0], stored[:, 1, :, 0]),
+      asked[:, 2, :, 0] & tf.not_equal(
+          layouts[:, 2, :, 0], stored[:, 2, :, 0])], 1)
   return (
-      tf.reduce_sum(
-          _padding(layouts, tensors) * prices.padding[..., tf.newaxis], 1)
-      + tf.where(is_turned[:, 1], prices.turned[:, tf.newaxis], 0.0)
-      + tf.where(is_asked[:, 0], prices.reshaped[:, tf.newaxis], 0.0))
+      tf.reduce_sum(padding * prices.padding[..., tf.newaxis], 1)
+      + tf.reduce_sum(tf.where(turned, prices.turned[..., tf.newaxis], 0.0), 1)
+      + tf.where(asked[:, 0, :, 0], prices.reshaped[:, tf.newaxis], 0.0))
 
 
-def _leaders(graph: _Graph, raw: tf.Tensor) -> tf.Tensor:
-  """Whose layout each node takes over: int32 [nodes], a row or -1.
+def _is_turned(layouts: tf.Tensor, sizes: tf.Tensor) -> tf.Tensor:
+  """Whether dimensions are not row-major, but for those of size 1.
 
-  The row is that of a configurable node. A node without layouts of its own is
-  taken to follow the largest tensor that it reads, along up to 32 nodes.
+  int32 [configurable, configs, 6], float32 [configurable, 6] -> bool.
   """
-  inputs, elements = graph.inputs, _elements(raw[:, _SHAPE:_SHAPE + _DIMS])
-  own, rows = tf.range(graph.nodes), tf.range(tf.size(inputs.config_node))
-  row = tf.math.unsorted_segment_max(rows, inputs.config_node, graph.nodes)
-  read = tf.gather(elements, inputs.producer)
-  largest = tf.math.unsorted_segment_max(read, inputs.consumer, graph.nodes)
-  leader = tf.math.unsorted_segment_max(
-      tf.where(read < tf.gather(largest, inputs.consumer), -1, inputs.producer),
-      inputs.consumer, graph.nodes)
-  leader = tf.where((row >= 0) | (leader < 0), own, leader)
-  for _ in range(5):  # Each time twice as far.
-    leader = tf.gather(leader, leader)
-  return tf.maximum(-1, tf.gather(row, leader))
+  many = tf.gather(
+      sizes, tf.clip_by_value(layouts, 0, _DIMS - 1), batch_dims=1) > 1
+  closer, farther = layouts[..., :-1], layouts[..., 1:]
+  return tf.reduce_any((closer >= 0) & (closer < farther)
+                       & many[..., :-1] & many[..., 1:], -1)
 
 
 # ------------------------------------------------------- chapter: convolutions
@@ -1303,15 +1381,16 @@ class MyLayoutSAGE(LayoutGCN):
           / (sum over k of price_k)
       score = price_weight * log(1 + x) + score of `LayoutGCN`
   k runs over the configurable nodes; padding_k is that of output, input and
-  kernel to whole layout tiles (`_padding`), and `_prices_of` says what it and
-  copies cost. A tensor costs as much as it holds with its padding: that carries
-  over to any program and need not be learned. The convolutions see which
-  layouts meet; they learn without the first term, since what few programs teach
-  beyond it is mostly noise. Without `feature_stats` it is 0.
+  kernel to whole layout tiles (`_padding`), in the layouts that they end up
+  with: `_deciders` says whose, as XLA overrides most of what is asked.
+  `_prices_of` says what padding and copies cost. All this carries over to any
+  program and is not learned. The convolutions see what is asked; they learn
+  without the first term, since what few programs teach beyond it is mostly
+  noise. Without `feature_stats` it is 0.
 
   Args:
     node_rounds: rounds of message passing; others: see `ResModel`.
-    price_weight: see above. 20 overrules what few programs teach; with many
+    price_weight: see above. 40 overrules what few programs teach; with many
       programs less may rank better.
     feature_stats: see `_Statistics`; 'auto' reads them from the files of the
       running `layout_train.py`.
@@ -1322,7 +1401,7 @@ class MyLayoutSAGE(LayoutGCN):
   def __init__(self, num_configs: int, num_ops: int, hidden_dim: int = 32,
                op_embed_dim: int = 32, node_rounds: int = 1,
                hidden_activation: str = 'leaky_relu',
-               dropout: str = 'backpropdropout', price_weight: float = 20.0,
+               dropout: str = 'backpropdropout', price_weight: float = 40.0,
                feature_stats: Any = 'auto'):
     _check_integers(1, node_rounds=node_rounds)
     super().__init__(num_configs, num_ops, op_embed_dim, node_rounds,
@@ -1344,7 +1423,7 @@ class MyLayoutSAGE(LayoutGCN):
     raw = self._statistics.raw('node', graph.inputs.node_feats)
     tensors = _tensors_of(graph, raw)
     return super()._encode(graph, embedded), tensors, _prices_of(
-        graph, tensors, _leaders(graph, raw))
+        graph, tensors)
 
   def _rows(self, graph, encoded):
     return super()._rows(graph, encoded[0])
@@ -1354,7 +1433,7 @@ class MyLayoutSAGE(LayoutGCN):
     encoded, tensors, prices = encoded
     layouts = tf.cast(self._statistics.raw('config', config_feats), tf.int32)
     costs = _costs(layouts, tensors, prices)
-    whole = tf.reduce_sum(prices.padding, -1) + prices.reshaped / _OF_RESHAPE
+    whole = tf.reduce_sum(prices.padding, -1) + prices.reshaped
     pair = tf.stack([costs, whole[:, tf.newaxis] + tf.zeros_like(costs)], -1)
     if weight is not None:
       pair *= tf.gather(weight, graph.inputs.config_node)[

@@ -54,23 +54,14 @@ def test_a_segment_has_its_own_nodes_edges_and_configurations():
   assert whole.config_node.numpy().tolist() == [2, 4]
 
 
-def tensors(sizes, stored):
-  """Of one node."""
-  return layout_models._Tensors(
-      tf.constant([[0, 0, 0]]), tf.constant([sizes], tf.float32),
-      tf.ones([1, 3]), tf.constant([stored]))
-
-
 def test_padding_to_whole_layout_tiles():
   for order, want in (
       ([1, 0], 0.28),               # 100 of 128 lanes, all of 8 sublanes.
       ([2, 1], 128 / 3 * 1.04 - 1),  # 3 of 128, 100 of 104.
-      ([0, 2], 16 * 4 / 3 - 1),     # 8 of 128, 3 of 4.
-      ([-1, -1], 0.28)):            # As it is stored.
+      ([0, 2], 16 * 4 / 3 - 1)):    # 8 of 128, 3 of 4.
     found = layout_models._padding(
-        tf.constant([[[order + [-1] * 4]] * 3]),
-        tensors([[8, 100, 3, 0, 0, 0]] * 3, ((1, 0),) * 3))
-    np.testing.assert_allclose(found, [[[want]] * 3], rtol=1e-5)
+        tf.constant([[[order]]]), tf.constant([[[8., 100, 3, 0, 0, 0]]]))
+    np.testing.assert_allclose(found, [[[want]]], rtol=1e-5)
 
 
 def raw_of(*sizes):
@@ -89,51 +80,98 @@ def test_the_operands_of_a_convolution_are_told_apart_by_their_sizes():
   assert found.node.numpy().tolist() == [[2, 1, 0]]
 
 
-def test_prices_of_products_and_reshapes_that_read_each_other():
-  """2 reads 0 and 1, 3 goes over what 2 made, and so does 5; 4 reads 3."""
-  inputs = chain([6], [2, 4], [2], [(2, 0), (2, 1), (3, 2), (4, 3), (5, 3),
-                                    (5, 1)])
-  raw = raw_of([256, 256], [256, 512], [256, 512], [256, 512], [64, 1024],
-               [256, 1024])
-  raw[:, 15] = 1  # bfloat16
-  for opcode, want in (
-      # Products: 2 ** 18 bytes are 4; 0.1 of 2 for what none reads.
-      (0, ([[0, 2, 4], [0.2, 4, 4]], [0, 0])),
-      (layout_models._RESHAPE_OP, ([[0, 0, 0], [0.2, 0, 0]], [40, 20]))):
-    graph = layout_models._Graph(inputs._replace(opcode=tf.fill([6], opcode)))
-    leaders = layout_models._leaders(graph, tf.constant(raw))
-    assert leaders.numpy().tolist() == [-1, -1, 0, 0, 1, 0]
-    tensors_ = layout_models._tensors_of(graph, tf.constant(raw))
-    prices = layout_models._prices_of(graph, tensors_, leaders)
-    np.testing.assert_allclose(tensors_.bytes, [[4, 2, 4], [2, 4, 4]])
-    np.testing.assert_allclose(prices.padding, want[0], rtol=1e-6)
-    np.testing.assert_allclose(prices.turned, [0.6, 1.2])
-    np.testing.assert_allclose(prices.reshaped, want[1])
+CONVOLUTION, DOT, ADD, SLICE, CONCATENATE, PARAMETER = 26, 34, 2, 92, 22, 63
+RESHAPE = layout_models._RESHAPE_OP
+
+
+def tensors_of(opcodes, sizes, config_node, edges):
+  """bfloat16 tensors, convolutions of [batch, ..., features]."""
+  graph = layout_models._Graph(chain(
+      [len(opcodes)], config_node, [len(config_node)], edges)._replace(
+          opcode=tf.constant(opcodes)))
+  raw = raw_of(*sizes)
+  raw[:, 15] = 1
+  raw[:, layout_models._OWN_LAYOUT:layout_models._OWN_LAYOUT + 2] = [
+      [len(dims) - 1, len(dims) - 2] for dims in sizes]
+  raw[:, layout_models._CONVOLUTION] = [0, 3, 2, 3, 0, 3]
+  return graph, layout_models._tensors_of(graph, tf.constant(raw))
+
+
+def test_the_last_request_decides_the_layout_of_connected_tensors():
+  """1 reads 0, 4 the sum of that; 4 keeps its sizes, and 6 does not."""
+  image, filter_ = [8, 16, 16, 32], [3, 3, 32, 32]
+  opcodes = [PARAMETER, CONVOLUTION, PARAMETER, ADD, CONVOLUTION, PARAMETER,
+             CONVOLUTION, PARAMETER]
+  edges = [(1, 0), (1, 2), (3, 1), (4, 3), (4, 5), (6, 4), (6, 7)]
+
+  def deciders(opcodes, sizes):
+    return tensors_of(opcodes, sizes, [1, 4, 6], edges)[1].decider.numpy()
+
+  sizes = [image, image, filter_, image, image, filter_, [8, 8, 8, 64],
+           [3, 3, 32, 64]]
+  # Tensors 3 * row + {output, input, kernel}; 7 is what the last one reads.
+  assert deciders(opcodes, sizes).tolist() == [
+      [7, 7, 2], [7, 7, 5], [6, 7, 8]]
+  wider = [*sizes[:4], [8, 16, 16, 48], [3, 3, 32, 48], *sizes[6:]]
+  assert deciders(opcodes, wider).tolist() == [[4, 4, 2], [7, 4, 5], [6, 7, 8]]
+  # Of a concatenate other features pass; a slice hands nothing on.
+  opcodes[3] = CONCATENATE
+  assert deciders(opcodes, wider)[0].tolist() == [7, 7, 2]
+  opcodes[3] = SLICE
+  assert deciders(opcodes, sizes).tolist() == [[1, 1, 2], [7, 7, 5], [6, 7, 8]]
+
+
+def test_prices_of_products_reshapes_and_convolutions():
+  square = [256, 256]  # 2 ** 17 bytes are 2.
+  graph, found = tensors_of(
+      [PARAMETER, ADD, DOT, RESHAPE], [square] * 4, [2, 3],
+      [(2, 0), (2, 1), (3, 2)])
+  prices = layout_models._prices_of(graph, found)
+  np.testing.assert_allclose(found.bytes, [[2, 2, 2]] * 2)
+  # 0.3 of what an argument's padding costs; the reshape decides the product.
+  np.testing.assert_allclose(
+      prices.padding, [[0.2, 0.06, 0.2], [0, 0, 0]], rtol=1e-6)
+  np.testing.assert_allclose(prices.turned, [[0, 0.6, 0], [6, 0, 0]], rtol=1e-6)
+  np.testing.assert_allclose(prices.reshaped, [0, 2])
+  image = [8, 16, 16, 32]  # 2 in 2 ** 16 bytes, four times that with padding.
+  graph, found = tensors_of(
+      [ADD, PARAMETER, CONVOLUTION], [image, [3, 3, 32, 32], image], [2],
+      [(2, 0), (2, 1)])
+  prices = layout_models._prices_of(graph, found)
+  np.testing.assert_allclose(prices.padding, [[2, 2, 0]])
+  np.testing.assert_allclose(prices.turned, [[0, 0.6, 0.8]], rtol=1e-6)
 
 
 def test_a_filters_gradient_costs_its_multiplications():
   graph = layout_models._Graph(chain([3], [2], [1], [(2, 0), (2, 1)])._replace(
-      opcode=tf.constant([0, 0, layout_models._CONVOLUTION_OP])))
-  raw = tf.constant(raw_of([64, 1024], [64, 1024], [16, 16]))
+      opcode=tf.constant([0, 0, CONVOLUTION])))
+  raw = raw_of([64, 1024], [64, 1024], [16, 16])
+  raw[2, layout_models._CONVOLUTION] = [3, 0, 0, 3, 2, 3]  # Swapped.
   prices = layout_models._prices_of(
-      graph, layout_models._tensors_of(graph, raw), tf.constant([-1, -1, 0]))
+      graph, layout_models._tensors_of(graph, tf.constant(raw)))
   # sqrt(2 ** 16 * 2 ** 16 * 2 ** 8) is 2 ** 20; four bytes an element.
-  np.testing.assert_allclose(
-      prices.padding, [[3 * 2 ** 4 + 0.1 * 2 ** -6, 4, 4]], rtol=1e-5)
+  np.testing.assert_allclose(prices.padding, [[10 * 2 ** 4, 4, 4]], rtol=1e-5)
+  np.testing.assert_allclose(prices.turned, [[0, 0, 0]])
 
 
-def test_costs_of_padding_turned_inputs_and_asked_reshapes():
+def test_costs_of_padding_other_orders_and_asked_reshapes():
   """100 x 8, stored with its 8 closest-packed: 16 times, or 0.28 as much."""
-  of_one = tensors([[8, 100, 0, 0, 0, 0]] * 3, ((0, 1),) * 3)
+  of_one = layout_models._Tensors(
+      tf.zeros([1, 3], tf.int32), tf.constant([[[8., 100, 0, 0, 0, 0]] * 3]),
+      tf.ones([1, 3]), tf.constant([False]), tf.constant([[[0, 1]] * 3]),
+      tf.constant([[1, 1, 2]]))  # What the node reads decides its output.
   prices = layout_models._Prices(
-      tf.constant([[1., 10., 100.]]), tf.constant([1e4]), tf.constant([1e5]))
+      tf.constant([[1., 10., 100.]]), tf.constant([[1e4, 1e5, 1e6]]),
+      tf.constant([1e7]))
   padded, best = 16 * 1.04 - 1, 0.28
-  left, turned = [-1] * 6, [1, 0, -1, -1, -1, -1]
+  left, other = [-1] * 6, [1, 0, -1, -1, -1, -1]
+  as_stored = [0, 1, -1, -1, -1, -1]  # Which is not row-major.
   for layouts, want in (
       ([left, left, left], 111 * padded),
-      ([turned, left, left], best + 110 * padded + 1e5),
-      ([left, turned, left], 10 * best + 101 * padded + 1e4),
-      ([left, left, turned], 100 * best + 11 * padded)):
+      ([other, left, left], 111 * padded + 1e7),
+      ([as_stored, left, left], 111 * padded + 1e4 + 1e7),
+      ([left, other, left], 11 * best + 100 * padded + 1e5),
+      ([left, left, other], 100 * best + 11 * padded + 1e6)):
     found = layout_models._costs(
         tf.constant(layouts, shape=[1, 1, 18]), of_one, prices)
     np.testing.assert_allclose(found, [[want]], rtol=1e-5)
