@@ -1,62 +1,32 @@
 """Models that rank the layout configurations of whole TPU programs.
 
 This one file replaces `tpu_graphs/baselines/layout/models.py` of the tpu_graphs
-baseline, so it imports only TensorFlow, TF-GNN, NumPy (which TensorFlow needs
-itself) and the standard library.
+baseline, so it imports only TensorFlow, TF-GNN, NumPy and the standard library.
 
 What `layout_train.py` and `layout_evaluate.py` rely on:
-  * `ResModel(num_configs, num_ops, **kwargs)`, which is all that they ever
-    make. They ignore their flags `--model` and `--model_kwargs_json`;
-    `ResModel` here honours both: see `_asked_for`.
+  * `ResModel(num_configs, num_ops, **kwargs)`, the only class that they name.
+    They ignore their flags `--model` and `--model_kwargs_json`; `ResModel` here
+    honours both: see `_asked_for`.
   * `model(graph, training)` and `model.forward(graph, num_configs, backprop)`
     take a scalar `GraphTensor` of several programs and return float32
     `[graphs, configs]`; the lowest score is the fastest configuration.
   * Trainable variables are the whole state, in an order that does not depend on
     the data, because the scripts copy them by position.
 
-Models: `MyLayoutSAGE`, the one to train; `ResModel`, the baseline's, with the
-same constructor, variables and scores (to float rounding); `LayoutGCN`,
-`LayoutGAT` and `GRURuntimePredictor` for comparison.
-
-Programs have thousands of nodes, of which tens to hundreds have layouts to
-choose ("configurable nodes").
-
-Chapters, each of which uses only names of earlier ones:
-  shared with models.py: checks, products, layers of the baseline.
-  tensors: a batch of programs as tensors, segments, neighbours, reach.
-  arguments: the scripts' flags, and what they ask for.
-  objectives: losses, by which models learn to rank.
-  layers: dense layers, logarithmic scales.
-  base: what all models share.
-  baseline: the baseline's model.
-  statistics: what features were scaled with, found and undone.
-  layouts: what the layouts of a node's tensors cost.
-  convolutions: `LayoutGCN` and `MyLayoutSAGE`.
-  comparison: other models.
-
-Letters in shape remarks: `graphs` in the batch, `nodes`, `edges` and
-`configurable` nodes of all graphs together, `configs` of each graph, `reached`
-nodes whose states depend on a configuration, `F` and `G` columns of node and
-config features, `width` of a hidden layer.
-
-Sources:
-  [GCN] Kipf and Welling, ICLR 2017.  [GAT] Velickovic et al., ICLR 2018.
-  [GRU] Cho et al., EMNLP 2014.  [TpuGraphs] Phothilimthana et al., 2023.
-  [GST] Cao et al., Learning Large Graph Property Prediction via Graph Segment
-  Training, NeurIPS 2023.  [ListMLE] Xia et al., ICML 2008.  [Breslow] Breslow,
-  discussion of Cox's regression models, 1972.
+Shapes: `graphs` in the batch; `nodes`, `edges` and `configurable` nodes, which
+have layouts to choose, of all graphs together; `configs` of each graph;
+`reached` nodes whose states depend on a configuration; `F` and `G` columns of
+node and config features; `width` of a hidden layer.
 """
 
 import functools
 import gzip
 import hashlib
-import inspect
 import json
 import logging
 import math
 import os
 import sys
-import zipfile
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
@@ -164,77 +134,64 @@ class _Inputs(NamedTuple):
 def _inputs_of(graph: tfgnn.GraphTensor) -> _Inputs:
   """Takes the input tensors out of a graph, and leaves the labels behind."""
   ops, configs = graph.node_sets['op'], graph.node_sets['nconfig']
-  feed = graph.edge_sets['feed'].adjacency
-  config = graph.edge_sets['config'].adjacency
-  feats = configs['feats']  # [configurable, configs, G]
-  node_of = tf.scatter_nd(
-      tf.cast(config.source, tf.int32)[:, tf.newaxis],
-      tf.cast(config.target, tf.int32), tf.shape(feats)[:1])
-  opcode = tf.cast(ops['op'], tf.int32)
-  selected = ops.features.get('selected')
-  if selected is None:
-    selected = tf.ones_like(opcode, tf.bool)
+  feed, config = (graph.edge_sets[name].adjacency for name in (
+      'feed', 'config'))
+  feats = configs['feats']
   return _Inputs(
-      opcode=opcode, node_feats=ops['feats'], selected=selected,
-      node_counts=tf.cast(ops.sizes, tf.int32),
+      opcode=tf.cast(ops['op'], tf.int32), node_feats=ops['feats'],
+      selected=ops['selected'], node_counts=tf.cast(ops.sizes, tf.int32),
       consumer=tf.cast(feed.source, tf.int32),
       producer=tf.cast(feed.target, tf.int32), config_feats=feats,
-      config_node=node_of, config_counts=tf.cast(configs.sizes, tf.int32))
+      config_node=tf.scatter_nd(
+          tf.cast(config.source, tf.int32)[:, tf.newaxis],
+          tf.cast(config.target, tf.int32), tf.shape(feats)[:1]),
+      config_counts=tf.cast(configs.sizes, tf.int32))
 
 
 def _input_specs(node_width: int, config_width: int) -> _Inputs:
   """Shapes for which one trace serves every batch."""
-  ints = tf.TensorSpec([None], tf.int32)
-  return _Inputs(
-      opcode=ints, node_feats=tf.TensorSpec([None, node_width]),
-      selected=tf.TensorSpec([None], tf.bool), node_counts=ints, consumer=ints,
-      producer=ints, config_feats=tf.TensorSpec([None, None, config_width]),
-      config_node=ints, config_counts=ints)
+  ints = _Inputs(*[tf.TensorSpec([None], tf.int32)] * len(_Inputs._fields))
+  return ints._replace(
+      node_feats=tf.TensorSpec([None, node_width]),
+      selected=tf.TensorSpec([None], tf.bool),
+      config_feats=tf.TensorSpec([None, None, config_width]))
 
 
-def _segment_of(inputs: _Inputs, keep_nodes: bool = False) -> _Inputs:
-  """The batch with the selected segments of its graphs alone.
-
-  Edges to other nodes and configurations of those are left out.
-
-  Args:
-    inputs: the whole batch.
-    keep_nodes: whether the other nodes stay, without any edge.
-  """
+def _segment_of(inputs: _Inputs, keep_nodes: bool) -> _Inputs:
+  """The batch without the edges and configurations of nodes that are not
+  selected, and without these nodes unless `keep_nodes`."""
   mask = inputs.selected
-  edges = _rows_where(
-      tf.gather(mask, inputs.consumer) & tf.gather(mask, inputs.producer))
   is_kept = tf.gather(mask, inputs.config_node)
-  configs = _rows_where(is_kept)
+  edges, configs, nodes = map(_rows_where, (
+      tf.gather(mask, inputs.consumer) & tf.gather(mask, inputs.producer),
+      is_kept, mask))
+
+  def kept(rows, counts):
+    return _sums_by(
+        tf.cast(rows, tf.int32), _graph_numbers(counts), tf.size(counts))
+
   cut = inputs._replace(
       consumer=tf.gather(inputs.consumer, edges),
       producer=tf.gather(inputs.producer, edges),
       config_feats=tf.gather(inputs.config_feats, configs),
       config_node=tf.gather(inputs.config_node, configs),
-      config_counts=_sums_by(
-          tf.cast(is_kept, tf.int32), _graph_numbers(inputs.config_counts),
-          tf.size(inputs.config_counts)))
+      config_counts=kept(is_kept, inputs.config_counts))
   if keep_nodes:
     return cut
   place = tf.cumsum(tf.cast(mask, tf.int32)) - 1
-  nodes = _rows_where(mask)
   return cut._replace(
       opcode=tf.gather(inputs.opcode, nodes),
       node_feats=tf.gather(inputs.node_feats, nodes),
       selected=tf.gather(mask, nodes),
-      node_counts=_sums_by(
-          tf.cast(mask, tf.int32), _graph_numbers(inputs.node_counts),
-          tf.size(inputs.node_counts)),
-      consumer=tf.gather(place, cut.consumer),
-      producer=tf.gather(place, cut.producer),
-      config_node=tf.gather(place, cut.config_node))
+      node_counts=kept(mask, inputs.node_counts),
+      **{name: tf.gather(place, getattr(cut, name)) for name in (
+          'consumer', 'producer', 'config_node')})
 
 
 def _graph_numbers(counts: tf.Tensor) -> tf.Tensor:
   """[graphs] numbers of rows -> int32 [rows], the graph of each."""
-  ends = tf.cumsum(counts)
   return tf.raw_ops.UpperBound(  # A sixth of the operations of tf.repeat.
-      sorted_inputs=ends[tf.newaxis],
+      sorted_inputs=tf.cumsum(counts)[tf.newaxis],
       values=tf.range(tf.reduce_sum(counts))[tf.newaxis])[0]
 
 
@@ -276,40 +233,28 @@ class _Graph:
     self.node_graph = _graph_numbers(inputs.node_counts)  # int32 [nodes]
     self.config_graph = _graph_numbers(inputs.config_counts)
 
-  def neighbours(self, of: str, own: bool = True) -> _Link:
-    """Weights 1 from the 'consumers', the 'producers' or 'both' of each node.
-
-    Args:
-      of: who sends.
-      own: whether each node also sends to itself.
+  def neighbours(self, of: str) -> _Link:
+    """Weights 1 from each node itself and its 'consumers', 'producers', 'both'.
     """
     consumer, producer = self.inputs.consumer, self.inputs.producer
-    senders, receivers = {
-        'consumers': ([consumer], [producer]),
-        'producers': ([producer], [consumer]),
-        'both': ([consumer, producer], [producer, consumer])}[of]
-    if own:
-      senders, receivers = (
-          [*ends, tf.range(self.nodes)] for ends in (senders, receivers))
-    receiver = tf.concat(receivers, 0)
-    return _Link(tf.concat(senders, 0), receiver,
-                 tf.ones_like(receiver, tf.float32))
+    ends = {'consumers': ([consumer], [producer]),
+            'producers': ([producer], [consumer]),
+            'both': ([consumer, producer], [producer, consumer])}[of]
+    sender, receiver = (
+        tf.concat([*end, tf.range(self.nodes)], 0) for end in ends)
+    return _Link(sender, receiver, tf.ones_like(receiver, tf.float32))
 
   def averaged(self, link: _Link) -> _Link:
-    """The same in rows that add up to 1, or to 0 without any entry."""
+    """The same in rows that add up to 1."""
     degree = _sums_by(link.weight, link.receiver, self.nodes)
     return link._replace(
         weight=link.weight / tf.gather(degree, link.receiver))
 
   def symmetric(self, link: _Link) -> _Link:
-    """D^-1/2 L D^-1/2 of a symmetric link L, D its row sums. Source: [GCN]."""
+    """D^-1/2 L D^-1/2 of a symmetric link L, D its row sums."""
     scale = tf.math.rsqrt(_sums_by(link.weight, link.receiver, self.nodes))
     return link._replace(weight=link.weight * tf.gather(
         scale, link.receiver) * tf.gather(scale, link.sender))
-
-  def pool_nodes(self, x: tf.Tensor) -> tf.Tensor:
-    """Sums over each graph's nodes: [nodes, width] -> [graphs, width]."""
-    return _sums_by(x, self.node_graph, self.graphs)
 
 
 class _Level(NamedTuple):
@@ -331,43 +276,43 @@ def _levels(graph: _Graph, links: Sequence[_Link], rounds: int) -> list:
   for i in range(rounds + 1):
     if i:
       mask = functools.reduce(tf.maximum, [
-          tf.maximum(0, tf.math.unsorted_segment_max(
-              tf.gather(mask, link.sender), link.receiver, graph.nodes))
+          tf.math.unsorted_segment_max(
+              tf.gather(mask, link.sender), link.receiver, graph.nodes)
           for link in links])
     levels.append(_Level(
         _rows_where(mask > 0), tf.where(mask > 0, tf.cumsum(mask) - 1, -1)))
   return levels
 
 
-def _between(link: _Link, before: _Level, after: _Level) -> _Link:
-  """The entries that take a round from level to level, as rows of those."""
-  sender = tf.gather(before.place, link.sender)
-  entries = _rows_where(sender >= 0)
-  return _Link(
-      tf.gather(sender, entries),
-      tf.gather(after.place, tf.gather(link.receiver, entries)),
-      tf.gather(link.weight, entries))
+def _round(links: Sequence[_Link], before: _Level, after: _Level,
+           product: tf.Tensor, finish: Callable) -> tuple:
+  """Sends products along links, and has `finish` make states of their sums.
 
+  Products are float32 [nodes, links * width]: each link sends its own columns.
+  Returns the states, [nodes, width], and a function from what configurations
+  add to products, [reached, configs, links * width], to what they add to the
+  states, [reached, configs, width].
+  """
 
-class _Round(NamedTuple):
-  """What a round of messages needs that no configuration changes."""
-  summed: tf.Tensor  # float32 [reached, width], links times the products
-  states: tf.Tensor  # float32 [reached, width], what is made of these
-  between: tuple     # a _Link from level to level, for each of the links
+  def sums(links, product, rows):
+    parts = tf.split(product, len(links), -1)
+    return tf.add_n([
+        link.times(part, rows) for link, part in zip(links, parts)])
 
-  @classmethod
-  def of(cls, links: Sequence[_Link], before: _Level, after: _Level,
-         summed: tf.Tensor, states: tf.Tensor) -> '_Round':
-    """Of all nodes: float32 [nodes, width]."""
-    return cls(tf.gather(summed, after.nodes), tf.gather(states, after.nodes),
-               tuple(_between(link, before, after) for link in links))
-
-  def receive(self, change: tf.Tensor) -> tf.Tensor:
-    """What products that changed, [reached, configs, links * width], make."""
-    parts = tf.split(change, len(self.between), -1)
-    return self.summed[:, tf.newaxis] + tf.add_n([
-        link.times(part, tf.shape(self.summed)[0])
-        for link, part in zip(self.between, parts)])
+  between = []  # The links' entries among reached nodes.
+  for link in links:
+    sender = tf.gather(before.place, link.sender)
+    entries = _rows_where(sender >= 0)
+    between.append(_Link(
+        tf.gather(sender, entries),
+        tf.gather(after.place, tf.gather(link.receiver, entries)),
+        tf.gather(link.weight, entries)))
+  summed = sums(links, product, tf.shape(product)[0])
+  states = finish(summed)
+  of_reached, fixed = (
+      tf.gather(x, after.nodes)[:, tf.newaxis] for x in (summed, states))
+  return states, lambda change: finish(
+      of_reached + sums(between, change, tf.size(after.nodes))) - fixed
 
 
 def _pooled(graph: _Graph, base: tf.Tensor, change: tf.Tensor, level: _Level,
@@ -384,7 +329,7 @@ def _pooled(graph: _Graph, base: tf.Tensor, change: tf.Tensor, level: _Level,
   states = tf.gather(base, node)[:, tf.newaxis] + tf.gather(
       change, tf.gather(level.place, node))
   return [
-      graph.pool_nodes(base)[:, tf.newaxis] + _sums_by(
+      _sums_by(base, graph.node_graph, graph.graphs)[:, tf.newaxis] + _sums_by(
           change, tf.gather(graph.node_graph, level.nodes), graph.graphs),
       _sums_by(states, graph.config_graph, graph.graphs)]
 
@@ -407,47 +352,27 @@ def _asked_for() -> Optional[tuple]:
   of its `--dirs`. None where no such script is running.
   """
   flags = _script_flags()
-  if isinstance(getattr(flags, 'model', None), str) and hasattr(
-      flags, 'keep_nodes'):
-    return flags.model, _json_arguments(
-        getattr(flags, 'model_kwargs_json', '') or '{}')
-  if isinstance(getattr(flags, 'dirs', None), str) and hasattr(
-      flags, 'secret_path'):
-    names = sorted({_trained_name(path) for path in flags.dirs.split(',')})
+  if hasattr(flags, 'keep_nodes'):
+    text = flags.model_kwargs_json or '{}'
+    try:
+      arguments = json.loads(text)
+    except ValueError:
+      arguments = None
+    if not isinstance(arguments, dict):
+      raise ValueError('--model_kwargs_json must be a JSON object, such as '
+                       f'{{"hidden_dim": 64}}; got {text!r}.')
+    return flags.model, arguments
+  if hasattr(flags, 'secret_path'):
+    names = set()
+    for model_dir in flags.dirs.split(','):
+      path = os.path.expanduser(model_dir).replace('/model_', '/run_')
+      with tf.io.gfile.GFile(path + '.jsonz', 'rb') as file:
+        names.add(json.loads(gzip.decompress(file.read()))['args']['model'])
     if len(names) > 1:
       raise ValueError('--dirs: evaluate models of one kind at a time; there '
-                       f'are {", ".join(names)}.')
-    return names[0], {}
+                       f'are {", ".join(sorted(names))}.')
+    return names.pop(), {}
   return None
-
-
-def _json_arguments(text: str) -> dict:
-  """What `--model_kwargs_json` holds."""
-  try:
-    arguments = json.loads(text)
-  except ValueError as error:
-    raise ValueError(f'--model_kwargs_json is not JSON ({error}); got {text!r}.'
-                     ) from error
-  if not isinstance(arguments, dict):
-    raise ValueError('--model_kwargs_json must be a JSON object, such as '
-                     f'{{"hidden_dim": 64}}; got {text!r}.')
-  return arguments
-
-
-def _trained_name(model_dir: str) -> str:
-  """The model that `layout_train.py` was asked for, of its run file."""
-  path = os.path.expanduser(model_dir).replace('/model_', '/run_') + '.jsonz'
-  with tf.io.gfile.GFile(path, 'rb') as file, gzip.open(file, 'rb') as run:
-    return json.load(run)['args']['model']
-
-
-def _check_arguments(cls: type, arguments: Mapping[str, Any]) -> None:
-  """Raises a ValueError for the first that the class does not have."""
-  allowed = [name for name in inspect.signature(cls.__init__).parameters
-             if name not in ('self', 'num_configs', 'num_ops')]
-  for name in arguments:
-    _check_choice(f'--model_kwargs_json: an argument of {cls.__name__}', name,
-                  allowed)
 
 
 # ---------------------------------------------------------- chapter: objectives
@@ -457,9 +382,8 @@ def _check_arguments(cls: type, arguments: Mapping[str, Any]) -> None:
 
 
 _NOISE = 1e-4  # Part of a runtime by which repeated runs differ.
-# Lets a saved model find the class of its loss again.
 _registered = tf.keras.saving.register_keras_serializable(
-    'tpu_graphs_ext.layout')
+    'tpu_graphs_ext.layout')  # A saved model finds its loss again.
 
 
 @_registered
@@ -470,8 +394,9 @@ class ListMLEFastestFirst(_Objective):
       j over all that are not faster than i
   Runtimes that differ by less than 1e-4 count as equal: in real files of unet3d
   those of one configuration, measured over and over by a search, differ by up
-  to 8e-5. Equal ones share one denominator [Breslow], so their order in memory
-  does not matter. Source: [ListMLE], with scores and labels negated.
+  to 8e-5. Equal ones share one denominator (Breslow, 1972), so their order in
+  memory does not matter.
+  Source: Xia et al., ICML 2008, with scores and labels negated.
   """
 
   def call(self, y_true, y_pred):
@@ -523,50 +448,51 @@ def _log_scales(x: tf.Tensor) -> tf.Tensor:
 # ---------------------------------------------------------------- chapter: base
 
 
-# What to do with nodes outside of the selected segment.
 _DROPOUTS = ('fullgraph', 'dropout', 'backpropdropout')
-# Name -> class of every public model, in the order of the file.
-_MODELS = {}
 
 
 class _LayoutModel(tf.keras.Model):
   """Scores the configurations of programs, in three stages.
 
-  `_encode` computes, once a graph, all that does not depend on a
-  configuration. `_sums` adds up, over the nodes of each graph, what does.
-  `_head` makes scores of the sums. `forward` runs the last two on chunks of
-  configurations, so a score must depend on its own configuration alone.
+  Subclasses define
+    `_build_layers(node_width, config_width)`: builds all layers, in the order
+      of their attributes.
+    `_encode(graph, embedded)`: all that does not depend on a configuration,
+      once a batch; `embedded` is float32 [nodes, op_embed_dim], the opcodes.
+      Returns the number of rows of the largest tensor of each configuration,
+      int32 [], and any structure of tensors.
+    `_sums(graph, encoded, config_feats, weight)`: sums over each graph's nodes
+      of all that does, float32 [graphs, configs, any number], from that
+      structure and float32 [configurable, configs, G]; `weight`, float32
+      [nodes], says how much of a node is summed; None: all.
+    `_head(sums, nodes, configurable, training)`: scores [graphs, configs];
+      the numbers of nodes are float32 [graphs].
+  `forward` runs the last two on chunks of configurations, so a score must
+  depend on its own configuration alone.
 
-  Segments: a graph may say by the feature 'selected' that only a part of its
-  nodes is to be learned from. `dropout` says what to do then:
+  Segments: a graph says by the feature 'selected' which of its nodes are to be
+  learned from. `dropout` says what to do if these are not all:
     'backpropdropout': the sums of that part have gradients; those of the other
-      nodes, in the whole graph, are added without. Source: [GST].
+      nodes, in the whole graph, are added without. Source: Cao et al., Learning
+      Large Graph Property Prediction via Graph Segment Training, 2023.
     'dropout': the other nodes lose their edges and configurations.
     'fullgraph': nothing, all nodes are alike.
-
-  Subclasses define `_build_layers`, `_encode`, `_rows`, `_sums` and `_head`.
   """
   # Floats of one [rows, chunk, width] tensor: 1.5 MiB, so that what is alive
   # at once fits in a shared cache.
   _CHUNK_FLOATS = 3 * 2 ** 17
   _OWN_LOSS = None  # Instead of the loss of the training script.
 
-  def __init__(self, num_configs: int, num_ops: int, op_embed_dim: int,
-               width: int, dropout: str):
+  def __init__(self, num_configs: int, num_ops: int, width: int, dropout: str,
+               op_embed_dim: int = 32):
     super().__init__()
     _check_choice('dropout', dropout, _DROPOUTS)
-    self.dropout = dropout
     _check_integers(1, num_configs=num_configs, num_ops=num_ops,
                     op_embed_dim=op_embed_dim, hidden_dim=width)
-    self._num_configs = num_configs
-    self._width = width
+    self.dropout = dropout
+    self._width, self._embed_width = width, op_embed_dim
     self._op_embedding = _OpEmbedding(num_ops, op_embed_dim)
     self._input_widths = None  # (F, G), known from the first graph on.
-
-  def __init_subclass__(cls, **kwargs):
-    super().__init_subclass__(**kwargs)
-    if not cls.__name__.startswith('_'):
-      _MODELS[cls.__name__] = cls
 
   def compile(self, optimizer='rmsprop', loss=None, **kwargs):
     """Like Keras's; the model's own loss comes before the given one."""
@@ -574,18 +500,13 @@ class _LayoutModel(tf.keras.Model):
                     loss=self._OWN_LOSS() if self._OWN_LOSS else loss)
 
   def fit(self, x=None, *args, **kwargs):
-    """Like Keras's; makes all variables first.
-
-    A step that makes variables is traced a second time.
-    """
+    """Like Keras's; a step that makes variables would be traced twice."""
     spec = getattr(x, 'element_spec', None)
-    if (isinstance(spec, tuple) and isinstance(spec[0], tfgnn.GraphTensorSpec)
-        and not tf.distribute.has_strategy()):
+    if isinstance(spec, tuple) and isinstance(spec[0], tfgnn.GraphTensorSpec):
       self._create_for(*(
           spec[0].node_sets_spec[name].features_spec['feats'].shape[-1]
           for name in ('op', 'nconfig')))
-      if hasattr(self.optimizer, 'build'):  # Those of today.
-        self.optimizer.build(self.trainable_variables)
+      self.optimizer.build(self.trainable_variables)
     return super().fit(x, *args, **kwargs)
 
   @tf.autograph.experimental.do_not_convert
@@ -604,15 +525,13 @@ class _LayoutModel(tf.keras.Model):
                    lambda: scored('fullgraph'), lambda: scored(self.dropout))
 
   def forward(self, graph: tfgnn.GraphTensor, num_configs: int,
-              dropout: Optional[str] = None,
               backprop: bool = True) -> tf.Tensor:
     """Scores any number of configurations in bounded memory.
 
     Args:
       graph: scalar GraphTensor of one or more programs.
       num_configs: configurations of each program in `graph`.
-      dropout: stands in for the model's own.
-      backprop: False means dropout 'fullgraph', as in the scripts.
+      backprop: False, as in the scripts, means dropout 'fullgraph'.
 
     Returns:
       float32 [graphs, num_configs]; lower is faster.
@@ -620,12 +539,9 @@ class _LayoutModel(tf.keras.Model):
     del num_configs  # The graph says it too.
     inputs = _inputs_of(graph)
     self._create_for(inputs.node_feats.shape[-1], inputs.config_feats.shape[-1])
-    dropout = dropout or self.dropout
-    _check_choice('dropout', dropout, _DROPOUTS)
-    if not backprop or (tf.executing_eagerly() and bool(
-        tf.reduce_all(inputs.selected))):
-      dropout = 'fullgraph'
-    return self._rank(dropout)(*inputs)
+    is_whole = not backprop or (
+        tf.executing_eagerly() and bool(tf.reduce_all(inputs.selected)))
+    return self._rank('fullgraph' if is_whole else self.dropout)(*inputs)
 
   def _create_for(self, node_width: int, config_width: int) -> None:
     """Creates all variables, for these numbers of feature columns."""
@@ -635,27 +551,22 @@ class _LayoutModel(tf.keras.Model):
         self._op_embedding.embedding_layer.build([None])
         self._build_layers(*widths)
       self._input_widths = widths
-      self._rank = self._compiled_rank()
+      # A function, so that Keras does not save the traces.
+      self._rank = {
+          dropout: tf.function(
+              functools.partial(self._rank_in_chunks, dropout), autograph=False,
+              input_signature=_input_specs(*widths))
+          for dropout in _DROPOUTS}.get
     elif widths != self._input_widths:
       raise ValueError(
-          'the graph has {} node and {} config columns, the model was built '
-          'for {} and {}; was it normalised with other data?'.format(
-              *widths, *self._input_widths))
-
-  def _compiled_rank(self) -> Callable[[str], Any]:
-    """`_rank_in_chunks` with one trace for each way to treat segments."""
-    compiled = {
-        dropout: tf.function(
-            functools.partial(self._rank_in_chunks, dropout), autograph=False,
-            input_signature=_input_specs(*self._input_widths))
-        for dropout in _DROPOUTS}
-    # A function, so that Keras does not save the traces.
-    return lambda dropout: compiled[dropout]
+          f'the graph has {node_width} node and {config_width} config columns, '
+          'the model was built for {} and {}; was it normalised with other '
+          'data?'.format(*self._input_widths))
 
   def _scores(self, inputs, config_feats, parts, training=False):
     """From the sums of all parts: float32 [graphs, configs]."""
     return self._head(
-        tf.add_n([part(config_feats) for part in parts]),
+        tf.add_n([sums(config_feats) for _, sums in parts]),
         tf.cast(inputs.node_counts, tf.float32),
         tf.cast(inputs.config_counts, tf.float32), training)
 
@@ -665,7 +576,7 @@ class _LayoutModel(tf.keras.Model):
     embedded = tf.gather(
         self._op_embedding.embedding_layer.embeddings, inputs.opcode)
     parts = self._parts(inputs, embedded, dropout)
-    rows = functools.reduce(tf.maximum, [part.rows for part in parts])
+    rows = functools.reduce(tf.maximum, [rows for rows, _ in parts])
     configs = tf.shape(inputs.config_feats)[1]
     chunk = tf.clip_by_value(
         self._CHUNK_FLOATS // tf.maximum(1, rows * self._width), 8, 4096)
@@ -684,69 +595,26 @@ class _LayoutModel(tf.keras.Model):
     return tf.transpose(scores.concat())
 
   def _parts(self, inputs, embedded, dropout) -> list:
-    """The parts of a batch whose sums make a score."""
+    """(rows, function from config_feats to sums) of each part of a batch."""
+
+    def part(inputs, embedded, weight=None):
+      graph = _Graph(inputs)
+      rows, encoded = self._encode(graph, embedded)
+      return rows, lambda feats: self._sums(graph, encoded, feats, weight)
+
     if dropout == 'fullgraph':
-      return [_Part(self, inputs, embedded)]
-    configs = tf.gather(inputs.selected, inputs.config_node)
-    if dropout == 'dropout':
-      return [_Part(self, _segment_of(inputs, keep_nodes=True), embedded,
-                    configs=configs)]
-    rest = tf.cast(~inputs.selected, tf.float32)
-    return [
-        _Part(self, _segment_of(inputs),
-              tf.gather(embedded, _rows_where(inputs.selected)),
-              configs=configs),
-        _Part(self, inputs, embedded, gradients=False, weight=rest)]
-
-  def _build_layers(self, node_width: int, config_width: int) -> None:
-    """Builds all layers, in the order of their attributes."""
-    raise NotImplementedError
-
-  def _encode(self, graph: _Graph, embedded: tf.Tensor) -> Any:
-    """What does not depend on a configuration: any structure of tensors.
-
-    `embedded` is float32 [nodes, op_embed_dim], the opcodes.
-    """
-    raise NotImplementedError
-
-  def _rows(self, graph: _Graph, encoded: Any) -> tf.Tensor:
-    """Number of rows of the largest tensor of each configuration, int32 []."""
-    raise NotImplementedError
-
-  def _sums(self, graph: _Graph, encoded: Any, config_feats: tf.Tensor,
-            weight: Optional[tf.Tensor]) -> tf.Tensor:
-    """Sums over nodes, float32 [graphs, configs, any number].
-
-    `encoded` is from `_encode`, `config_feats` float32 [configurable, configs,
-    G]; `weight`, float32 [nodes], says how much of a node is summed; None: all.
-    """
-    raise NotImplementedError
-
-  def _head(self, sums: tf.Tensor, nodes: tf.Tensor, configurable: tf.Tensor,
-            training: bool) -> tf.Tensor:
-    """Scores [graphs, configs] from sums; float32 [graphs] numbers of nodes."""
-    raise NotImplementedError
-
-
-class _Part:
-  """A part of a batch, encoded; called, its sums for some configurations."""
-
-  def __init__(self, model, inputs, embedded, configs=None, gradients=True,
-               weight=None):
-    """Encodes a part of which `configs`, bool [configurable of the batch], are
-    configured (None: all) and `weight` is summed, see `_LayoutModel._sums`."""
-    self._model, self._configs, self._weight = model, configs, weight
-    self._stop = (lambda x: x) if gradients else tf.stop_gradient
-    self._graph = _Graph(inputs)
-    self._encoded = model._encode(self._graph, embedded)
-    self.rows = model._rows(self._graph, self._encoded)
-
-  def __call__(self, config_feats: tf.Tensor) -> tf.Tensor:
-    if self._configs is not None:
-      config_feats = tf.gather(config_feats, _rows_where(self._configs))
-    sums = self._model._sums(
-        self._graph, self._encoded, config_feats, self._weight)
-    return self._stop(sums)
+      return [part(inputs, embedded)]
+    configs = _rows_where(tf.gather(inputs.selected, inputs.config_node))
+    keeps = dropout == 'dropout'
+    rows, sums = part(
+        _segment_of(inputs, keeps), embedded if keeps else tf.gather(
+            embedded, _rows_where(inputs.selected)))
+    parts = [(rows, lambda feats: sums(tf.gather(feats, configs)))]
+    if not keeps:
+      rows, others = part(
+          inputs, embedded, tf.cast(~inputs.selected, tf.float32))
+      parts.append((rows, lambda feats: tf.stop_gradient(others(feats))))
+    return parts
 
 
 # ------------------------------------------------------------ chapter: baseline
@@ -760,12 +628,11 @@ class _ResModel(_LayoutModel):
                hidden_activation: str = 'leaky_relu', hidden_dim: int = 32,
                adj_normalization: str = 'sym',
                dropout: str = 'backpropdropout'):
-    super().__init__(num_configs, num_ops, op_embed_dim, hidden_dim, dropout)
+    super().__init__(num_configs, num_ops, hidden_dim, dropout, op_embed_dim)
     _check_integers(0, num_gnns=num_gnns)
     _check_integers(1, mlp_layers=mlp_layers)
     _check_choice('adj_normalization', adj_normalization, ['sym', 'asym'])
     self._adj_normalization = adj_normalization
-    self._embed_width = op_embed_dim
     self._act = _activation(hidden_activation)
     self._prenet = _mlp([hidden_dim] * mlp_layers, hidden_activation)
     self._gc_layers = [_mlp([hidden_dim] * mlp_layers, hidden_activation)
@@ -793,8 +660,11 @@ class _ResModel(_LayoutModel):
     return (tf.concat([part[:columns] for part in parts], -1),
             tf.concat([part[columns:] for part in parts], -1))
 
+  def _finish(self, mlp, x):
+    """All of an MLP that comes after its first product, and the activation."""
+    return self._act(_after_first(mlp, x))
+
   def _encode(self, graph, embedded):
-    """(levels, what the prenet adds to, its states, rounds, last states)."""
     links = self._links(graph)
     levels = _levels(graph, links, len(self._gc_layers))
     # Two products: in one the columns would be copied, and have gradients.
@@ -802,25 +672,23 @@ class _ResModel(_LayoutModel):
         self._first_weights(self._prenet, 1)[1], [-1, self._embed_width])
     start = (_matmul(graph.inputs.node_feats, of_feats)
              + _matmul(embedded, of_opcode))
-    states = first = self._act(_after_first(self._prenet, start))
+    states = first = self._finish(self._prenet, start)
     rounds = []
     for i, layer in enumerate(self._gc_layers):
-      product = _matmul(states, self._first_weights(layer, len(links))[1])
-      summed = tf.add_n([link.times(part, graph.nodes) for link, part in zip(
-          links, tf.split(product, len(links), -1))])
-      update = self._act(_after_first(layer, summed))
-      rounds.append(_Round.of(links, *levels[i:i + 2], summed, update))
+      update, change_of = _round(
+          links, *levels[i:i + 2],
+          _matmul(states, self._first_weights(layer, len(links))[1]),
+          functools.partial(self._finish, layer))
+      rounds.append(change_of)
       states += update
-    reached = levels[0].nodes
-    return (levels, tf.gather(start, reached), tf.gather(first, reached),
-            rounds, states)
-
-  def _rows(self, graph, encoded):
-    return tf.size(encoded[0][-1].nodes)
+    start, first = (tf.gather(x, levels[0].nodes)[:, tf.newaxis]
+                    for x in (start, first))
+    return tf.size(levels[-1].nodes), (
+        len(links), levels, start, first, rounds, states)
 
   def _sums(self, graph, encoded, config_feats, weight):
     """[sum over nodes, sum over configurable nodes], each of `width`."""
-    levels, start, first, rounds, last = encoded
+    links, levels, start, first, rounds, last = encoded
 
     def configs(weights, level):
       """Config features times their weights, on the rows of a level."""
@@ -829,15 +697,13 @@ class _ResModel(_LayoutModel):
           tf.gather(level.place, graph.inputs.config_node),
           tf.size(level.nodes))
 
-    x = start[:, tf.newaxis] + configs(
-        self._first_weights(self._prenet, 1)[0], levels[0])
-    change = self._act(_after_first(self._prenet, x)) - first[:, tf.newaxis]
-    for i, (layer, fixed) in enumerate(zip(self._gc_layers, rounds)):
+    change = self._finish(self._prenet, start + configs(
+        self._first_weights(self._prenet, 1)[0], levels[0])) - first
+    for i, (layer, change_of) in enumerate(zip(self._gc_layers, rounds)):
       before, after = levels[i:i + 2]
-      of_configs, others = self._first_weights(layer, len(fixed.between))
-      update = self._act(_after_first(layer, fixed.receive(
-          _matmul(change, others) + configs(of_configs, before)
-      ))) - fixed.states[:, tf.newaxis]
+      of_configs, others = self._first_weights(layer, links)
+      update = change_of(
+          _matmul(change, others) + configs(of_configs, before))
       change = update + _sums_by(
           change, tf.gather(after.place, before.nodes), tf.size(after.nodes))
     over_nodes, over_configs = _pooled(graph, last, change, levels[-1], weight)
@@ -851,9 +717,8 @@ class _ResModel(_LayoutModel):
         of_nodes / tf.maximum(1.0, nodes)[:, tf.newaxis, tf.newaxis],
         tf.nn.l2_normalize(of_nodes, -1), tf.nn.l2_normalize(of_configs, -1)
     ], -1)
-    first = self._postnet.layers[0]
-    return tf.squeeze(_after_first(
-        self._postnet, _matmul(z, first.kernel)), -1)
+    product = _matmul(z, self._postnet.layers[0].kernel)
+    return tf.squeeze(_after_first(self._postnet, product), -1)
 
 
 class ResModel(_ResModel):
@@ -867,10 +732,10 @@ class ResModel(_ResModel):
       score = MLP(z), without biases
   L is D^-1/2 (A + A' + I) D^-1/2 with 'sym', and with 'asym' both D^-1 (A + I)
   and D^-1 (A' + I), side by side; A_uv counts the edges from v to u.
-  Source: [TpuGraphs], `layout_models.py`; same variables and scores. There each
-  configuration has a state for every node. Here nodes have one state, but those
-  that a configuration can reach in num_gnns rounds; the first dense layer of
-  each MLP is linear, so it is applied before L, at hidden width.
+  Source: Phothilimthana et al., TpuGraphs, 2023; same variables and scores.
+  There each configuration has a state for every node. Here nodes have one
+  state, but those that a configuration can reach in num_gnns rounds; the first
+  dense layer of each MLP is linear, so it is applied before L, at hidden width.
 
   In a script of the baseline it makes the model that the script's flags name:
   see `_asked_for`.
@@ -893,17 +758,12 @@ class ResModel(_ResModel):
       return super().__new__(cls, *args, **kwargs)
     name, arguments = asked
     _check_choice('--model', name, list(_MODELS))
-    model = _MODELS[name]
-    _check_arguments(model, arguments)
-    if model is ResModel:  # Python would go on to make it without arguments.
-      model = _ResModel
-    return model(*args, **{**arguments, **kwargs})
+    return _MODELS[name](*args, **{**arguments, **kwargs})
 
 
 # ---------------------------------------------------------- chapter: statistics
 
 _TABLE_WIDTHS = {'node': 140, 'config': 18}  # Columns of the files.
-_FIELDS = {'node': 'node_feat', 'config': 'node_config_feat'}
 
 
 class _Statistics(tf.keras.layers.Layer):
@@ -917,123 +777,76 @@ class _Statistics(tf.keras.layers.Layer):
     stored: {'node': {'minimum': [...], 'maximum': [...]}, 'config': ...} over
       all columns of the files, of the data that features are scaled with; None:
       nothing is known, and all units are 0.
+    widths: columns of the scaled features of each table.
   """
 
-  def __init__(self, stored: Optional[Mapping[str, Any]]):
+  def __init__(self, stored: Optional[Mapping[str, Any]], **widths: int):
     super().__init__()
-    self._initial = np.zeros([2, sum(_TABLE_WIDTHS.values())], np.float32)
-    if stored is not None:
-      self._initial = np.concatenate(
-          [self._sides(stored, table) for table in _TABLE_WIDTHS], -1)
-
-  def _sides(self, stored, table):
-    """float32 [2, columns of a table]."""
-    try:
-      sides = np.array([stored[table][side] for side in (
-          'minimum', 'maximum')], np.float32)
-      if sides.shape == (2, _TABLE_WIDTHS[table]) and np.isfinite(sides).all():
-        return sides
-    except (KeyError, TypeError, ValueError):
-      pass
-    raise ValueError(
-        'feature_stats must hold, under node and under config, lists minimum '
-        f'and maximum of {_TABLE_WIDTHS["node"]} and {_TABLE_WIDTHS["config"]} '
-        f'finite numbers; {table} does not.')
-
-  def build_for(self, **widths: int) -> None:
-    """Creates the variable, for this number of columns of each table.
-
-    Raises:
-      ValueError: the features were scaled with other data.
-    """
-    varies = self._initial[0] != self._initial[1]
+    bounds = self._bounds_of(stored)
     for table, part in zip(_TABLE_WIDTHS, np.split(
-        varies, [_TABLE_WIDTHS['node']])):
-      if varies.any() and part.sum() != widths[table]:
+        bounds[0] != bounds[1], [_TABLE_WIDTHS['node']])):
+      if stored is not None and part.sum() != widths[table]:
         raise ValueError(
             f'feature_stats has {part.sum()} {table} columns that vary, but '
             f'the features have {widths[table]}; they are of other data.')
-    self._table = self.add_weight(
-        'feature_stats', self._initial.shape,
-        initializer=lambda shape, dtype: tf.constant(self._initial))
-    self.built = True
+    self.table = self.add_weight(
+        'feature_stats', bounds.shape,
+        initializer=lambda shape, dtype: tf.constant(bounds))
+
+  def _bounds_of(self, stored):
+    """[minima, maxima], float32 [2, columns of both tables]."""
+    bounds = np.zeros([2, sum(_TABLE_WIDTHS.values())], np.float32)
+    if stored is None:
+      return bounds
+    try:
+      found = np.concatenate([
+          np.float32([stored[table]['minimum'], stored[table]['maximum']])
+          for table in _TABLE_WIDTHS], -1)
+    except (KeyError, TypeError, ValueError):
+      found = np.zeros(0)
+    if found.shape != bounds.shape or not np.isfinite(found).all():
+      raise ValueError(
+          'feature_stats must hold, under node and under config, lists minimum '
+          f'and maximum of {_TABLE_WIDTHS["node"]} and '
+          f'{_TABLE_WIDTHS["config"]} finite numbers.')
+    return found
 
   def raw(self, table: str, x: tf.Tensor) -> tf.Tensor:
     """float32 [..., columns that vary] -> [..., all columns of the files]."""
     start = 0 if table == 'node' else _TABLE_WIDTHS['node']
-    low, high = tf.unstack(tf.stop_gradient(self._table)[
+    low, high = tf.unstack(tf.stop_gradient(self.table)[
         :, start:start + _TABLE_WIDTHS[table]])
     used = low != high
     place = tf.cumsum(tf.cast(used, tf.int32)) - 1
     zeros = x.shape[-1]  # The column of zeros that is appended.
     x = tf.pad(x, [[0, 0]] * (x.shape.rank - 1) + [[0, 1]])
-    x = tf.gather(
-        x, tf.where(used, tf.minimum(place, zeros), zeros), axis=-1)
+    x = tf.gather(x, tf.where(used, place, zeros), axis=-1)
     return tf.clip_by_value(tf.round(x * (high - low) + low), -1e12, 1e12)
 
-  def zero(self) -> tf.Tensor:
-    """Added to a score, gives the variable a gradient: trainers expect one."""
-    return 0 * tf.reduce_sum(self._table)
 
-
-def _of_running_script(node_width: int, config_width: int) -> Optional[dict]:
+def _of_running_script() -> Optional[dict]:
   """Statistics of the data that `layout_train.py` scales features with.
 
-  Of its cache where there is one, because it draws from files with more than
-  `--max_configs` configurations; only features are read, no runtimes. None
-  where no such script is running, or what it reads has other columns.
+  They are in its cache of the train split. None where no such script is
+  running, or it keeps no cache.
   """
   flags = _script_flags()
-  if not all(isinstance(getattr(flags, name, None), str) for name in (
-      'data_root', 'source', 'search', 'cache_dir')) or not flags.source:
+  if not hasattr(flags, 'keep_nodes'):
+    return None
+  if not flags.cache_dir:
+    _log.warning('No feature_stats: they are in the cache of the script, and '
+                 '--cache_dir is empty.')
     return None
   folder = os.path.join(os.path.expanduser(flags.data_root), flags.source,
                         flags.search, 'train')
-  sizes = (getattr(flags, 'configs', -1), getattr(flags, 'max_configs', -1))
-  toy = getattr(flags, 'toy_data', False)
-  cache = os.path.join(
-      os.path.expanduser(flags.cache_dir), hashlib.md5('{}:{}:{}:{}'.format(
-          folder, *sizes, toy).encode()).hexdigest() + '-cache.npz')
-  try:
-    if flags.cache_dir and tf.io.gfile.exists(cache):
-      found = [_bounds_of_file(cache, 0)]
-    else:
-      files = tf.io.gfile.glob(os.path.join(folder, '*.npz'))
-      found = [_bounds_of_file(path, sizes[0])
-               for path in (files[:5] if toy else files)]
-    found = [one for one in found if one]
-    stored = {table: {
-        'minimum': np.min([one[table][0] for one in found], 0).tolist(),
-        'maximum': np.max([one[table][1] for one in found], 0).tolist()}
-              for table in _TABLE_WIDTHS}
-    varying = [int(np.not_equal(of['minimum'], of['maximum']).sum())
-               for of in stored.values()]
-    if varying != [node_width, config_width]:
-      raise ValueError(f'{varying} node and config columns vary, the features '
-                       f'have {[node_width, config_width]}')
-  except (KeyError, OSError, ValueError, zipfile.BadZipFile,
-          tf.errors.OpError) as error:
-    _log.warning('No feature_stats: the files of %s cannot be read (%s).',
-                 folder, error)
-    return None
-  return stored
-
-
-def _bounds_of_file(path: str, min_configs: int) -> Optional[dict]:
-  """Table -> (minima, maxima); None with fewer configurations than that."""
-  bounds = {}
-  with tf.io.gfile.GFile(path, 'rb') as file, np.load(file) as stored:
-    for table, field in _FIELDS.items():
-      rows = stored[field]  # The script holds all of them itself.
-      if rows.shape[-1] != _TABLE_WIDTHS[table]:
-        raise ValueError(f'{field} has {rows.shape[-1]} columns instead of '
-                         f'{_TABLE_WIDTHS[table]}')
-      if table == 'config' and len(rows) < min_configs:
-        return None
-      rows = rows.reshape(-1, rows.shape[-1])
-      bounds[table] = (rows.min(0, initial=np.inf),
-                       rows.max(0, initial=-np.inf))
-  return bounds
+  of = f'{folder}:{flags.configs}:{flags.max_configs}:{flags.toy_data}'
+  cache = os.path.join(os.path.expanduser(flags.cache_dir),
+                       f'{hashlib.md5(of.encode()).hexdigest()}-cache.npz')
+  with tf.io.gfile.GFile(cache, 'rb') as file, np.load(file) as arrays:
+    return {table: {'minimum': arrays[field].min(0).tolist(),
+                    'maximum': arrays[field].max(0).tolist()}
+            for table, field in (
+                ('node', 'node_feat'), ('config', 'node_config_feat'))}
 
 
 # ------------------------------------------------------------- chapter: layouts
@@ -1056,8 +869,6 @@ _SHARED = [13, 24, 48, _PARAMETER_OP]
 _CONVOLUTION = [93, 94, 99, 100, 105, 106]
 # Node columns of the element types, pred to c128, and their bytes.
 _TYPES, _BYTES = slice(3, 18), [1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8, 2, 8, 16]
-_LANES, _SUBLANES = 128.0, 8.0  # Elements of a TPU's layout tile, minor first.
-_MAX_PADDING = 63.0
 
 
 class _Tensors(NamedTuple):
@@ -1077,10 +888,9 @@ def _tensors_of(graph: _Graph, raw: tf.Tensor) -> _Tensors:
   distinguished by their sizes. A node without an operand stands in for it.
   """
   inputs, own = graph.inputs, graph.inputs.config_node
-  first = tf.gather(tf.math.unsorted_segment_min(
-      inputs.producer, inputs.consumer, graph.nodes), own)
-  last = tf.gather(tf.math.unsorted_segment_max(
-      inputs.producer, inputs.consumer, graph.nodes), own)
+  first, last = (
+      tf.gather(of(inputs.producer, inputs.consumer, graph.nodes), own)
+      for of in (tf.math.unsorted_segment_min, tf.math.unsorted_segment_max))
   first = tf.where(first < graph.nodes, first, own)
   last = tf.where(last >= 0, last, own)
   sizes = raw[:, _SHAPE:_SHAPE + _DIMS]
@@ -1088,19 +898,18 @@ def _tensors_of(graph: _Graph, raw: tf.Tensor) -> _Tensors:
       tf.gather(raw, own), _CONVOLUTION, axis=1), tf.int32)
 
   def size(node, dim):
-    return tf.gather(tf.gather(sizes, node), tf.clip_by_value(
-        dims[:, dim], 0, _DIMS - 1), batch_dims=1)
+    return _sizes_at(tf.gather(sizes, node), dims[:, dim:dim + 1])
 
   def fit(input_, kernel):
     return tf.equal(size(input_, 0), size(own, 4)) & tf.equal(
         size(kernel, 3), size(own, 5))
 
-  turned = fit(last, first) & ~fit(first, last)
-  nodes = tf.stack([own, tf.where(turned, last, first),
-                    tf.where(turned, first, last)], -1)
-  element = _matmul(raw[:, _TYPES], tf.constant(_BYTES, tf.float32, [15, 1]))
+  nodes = tf.where(fit(last, first) & ~fit(first, last),
+                   tf.stack([own, last, first], -1),
+                   tf.stack([own, first, last], -1))
+  element = tf.linalg.matvec(raw[:, _TYPES], tf.constant(_BYTES, tf.float32))
   element = tf.where(element > 0, element, 4.0)
-  bytes_ = tf.gather(_elements(sizes) * element[:, 0], nodes)
+  bytes_ = tf.gather(_elements(sizes) * element, nodes)
   gradient = tf.equal(tf.gather(inputs.opcode, own), _CONVOLUTION_OP) & (
       bytes_[:, 0] < tf.reduce_min(bytes_[:, 1:], -1)) & (
           dims[:, 1] < dims[:, 0])
@@ -1108,10 +917,9 @@ def _tensors_of(graph: _Graph, raw: tf.Tensor) -> _Tensors:
       gradient[:, tf.newaxis] & [True, False, False],
       3 * tf.range(tf.size(own))[:, tf.newaxis],
       _deciders(graph, sizes, nodes))
-  return _Tensors(
-      nodes, tf.gather(sizes, nodes), bytes_, gradient,
-      tf.cast(tf.gather(raw[:, _OWN_LAYOUT:_OWN_LAYOUT + 2], nodes), tf.int32),
-      decider)
+  stored = tf.gather(raw[:, _OWN_LAYOUT:_OWN_LAYOUT + 2], nodes)
+  return _Tensors(nodes, tf.gather(sizes, nodes), bytes_, gradient,
+                  tf.cast(stored, tf.int32), decider)
 
 
 def _deciders(graph: _Graph, sizes: tf.Tensor, tensors: tf.Tensor
@@ -1128,16 +936,13 @@ def _deciders(graph: _Graph, sizes: tf.Tensor, tensors: tf.Tensor
                  for side in (inputs.producer, inputs.consumer))
   opcode, source = (tf.gather(inputs.opcode, side)[:, tf.newaxis]
                     for side in (inputs.consumer, inputs.producer))
-  dims = tf.reduce_sum(tf.cast(reads > 0, tf.int32), -1)
-  same_rank = tf.equal(
-      dims, tf.reduce_sum(tf.cast(read > 0, tf.int32), -1)) & (dims > 1)
-  hands_on = same_rank & ~tf.reduce_any(
+  dims, dims_read, changed = (tf.math.count_nonzero(of, -1) for of in (
+      reads > 0, read > 0, tf.not_equal(read, reads)))
+  hands_on = tf.equal(dims, dims_read) & (dims > 1) & ~tf.reduce_any(
       tf.equal(opcode, _NEW_LAYOUT), -1) & ~tf.reduce_any(
           tf.equal(source, _SHARED), -1)
-  changed = tf.math.count_nonzero(
-      tf.not_equal(read, reads), -1, dtype=tf.int32)
   hands_on |= tf.equal(opcode[:, 0], _CONVOLUTION_OP) & (dims > 3) & (
-      changed <= tf.cast(tf.equal(source[:, 0], _CONCATENATE_OP), tf.int32))
+      changed <= tf.cast(tf.equal(source[:, 0], _CONCATENATE_OP), tf.int64))
   producer, consumer = (tf.boolean_mask(side, hands_on) for side in (
       inputs.producer, inputs.consumer))
 
@@ -1166,26 +971,31 @@ def _deciders(graph: _Graph, sizes: tf.Tensor, tensors: tf.Tensor
 
 def _elements(sizes: tf.Tensor) -> tf.Tensor:
   """In 2^16: sizes float32 [..., 6] -> [...]; 0 without any dimension."""
-  known = tf.cast(tf.reduce_any(sizes > 0, -1), tf.float32)
-  return tf.minimum(
-      known * tf.reduce_prod(tf.maximum(1.0, sizes), -1) / 2 ** 16, 1e8)
+  elements = tf.reduce_prod(tf.maximum(1.0, sizes), -1) / 2 ** 16
+  return tf.where(
+      tf.reduce_any(sizes > 0, -1), tf.minimum(elements, 1e8), 0.0)
+
+
+def _sizes_at(sizes: tf.Tensor, dims: tf.Tensor) -> tf.Tensor:
+  """[..., 6], int32 [..., any] -> [..., any]; any size where a dim is -1."""
+  return tf.gather(sizes, tf.clip_by_value(dims, 0, _DIMS - 1),
+                   batch_dims=sizes.shape.rank - 1)
 
 
 def _padding(order: tf.Tensor, sizes: tf.Tensor) -> tf.Tensor:
-  """What padding to whole layout tiles adds, as a share of the tensor.
+  """What padding to a TPU's layout tiles adds, as a share of the tensor.
 
       ceil(s_0 / 128) 128 / s_0 * ceil(s_1 / u) u / s_1 - 1, at most 63
   s are the sizes of the two closest-packed dimensions; u is 8, or 2 or 4 where
   s_1 is no larger. Shapes: int32 [configurable, 3, configs, 2], -1: no
   dimension, and float32 [configurable, 3, 6] -> [configurable, 3, configs].
   """
-  minor, second = tf.unstack(tf.maximum(1.0, tf.where(order >= 0, tf.gather(
-      sizes, tf.clip_by_value(order, 0, _DIMS - 1), batch_dims=2), 1.0
-  )), axis=-1)
-  unit = tf.where(second <= 2, 2.0, tf.where(second <= 4, 4.0, _SUBLANES))
-  padded = (tf.math.ceil(minor / _LANES) * _LANES / minor
+  minor, second = tf.unstack(tf.maximum(1.0, tf.where(
+      order >= 0, _sizes_at(sizes, order), 1.0)), axis=-1)
+  unit = tf.where(second <= 2, 2.0, tf.where(second <= 4, 4.0, 8.0))
+  padded = (tf.math.ceil(minor / 128) * 128 / minor
             * tf.math.ceil(second / unit) * unit / second)
-  return tf.minimum(padded - 1, _MAX_PADDING)
+  return tf.minimum(padded - 1, 63.0)
 
 
 class _Prices(NamedTuple):
@@ -1193,13 +1003,6 @@ class _Prices(NamedTuple):
   padding: tf.Tensor   # [configurable, 3], of output, input and kernel
   turned: tf.Tensor    # [configurable, 3], of those in another order
   reshaped: tf.Tensor  # [configurable], of a layout asked of a reshape
-
-
-# Where a byte of a convolution's padding costs 1. They were chosen on the
-# sample data's train and validation programs, that of a filter's gradient also
-# on the public unet_3d.4x4.bf16.
-_OF_PRODUCT, _OF_ARGUMENT, _OF_GRADIENT = 0.1, 0.3, 10.0
-_OF_TURNED, _OF_SQUARE, _OF_RESHAPE, _OF_RESHAPE_TURNED = 0.3, 0.1, 1.0, 3.0
 
 
 def _prices_of(graph: _Graph, tensors: _Tensors) -> _Prices:
@@ -1213,7 +1016,9 @@ def _prices_of(graph: _Graph, tensors: _Tensors) -> _Prices:
   three tensors' elements. An input whose closest-packed dimension is not the
   stored one costs 0.3 of its bytes, a square filter 0.1 of the padded output.
   A reshape that is asked for a layout costs its bytes, and three times more
-  unless the layout is row-major.
+  unless the layout is row-major. All this was chosen on the sample data's train
+  and validation programs, the price of a filter's gradient also on the public
+  unet_3d.4x4.bf16.
   """
   opcode, read = (tf.gather(graph.inputs.opcode, node) for node in (
       graph.inputs.config_node, tensors.node[:, 1]))
@@ -1223,26 +1028,23 @@ def _prices_of(graph: _Graph, tensors: _Tensors) -> _Prices:
   output, input_, kernel = tf.unstack(tensors.bytes, axis=-1)
   # Elements are in 2^16, so the root is in 2^24.
   multiplied = 2 ** 8 * tf.sqrt(tf.reduce_prod(_elements(tensors.sizes), -1))
-  rate = tf.where(is_convolution, 1.0, tf.where(is_reshape, 0.0, _OF_PRODUCT))
+  rate = tf.where(is_convolution, 1.0, tf.where(is_reshape, 0.0, 0.1))
   is_last = ~is_reshape & tf.equal(tensors.decider[:, 0] % 3, 0)
   padding = [
-      tf.where(tensors.gradient, _OF_GRADIENT * multiplied,
+      tf.where(tensors.gradient, 10 * multiplied,
                output * tf.where(is_last, 1.0, rate)),
-      input_ * tf.where(
-          tf.equal(read, _PARAMETER_OP), _OF_ARGUMENT * rate, rate),
+      input_ * tf.where(tf.equal(read, _PARAMETER_OP), 0.3 * rate, rate),
       tf.where(is_forward, 0.0, kernel * rate)]
-  features = tf.gather(tensors.sizes[:, 2], tf.clip_by_value(
-      tensors.stored[:, 2], 0, _DIMS - 1), batch_dims=1)
+  features = _sizes_at(tensors.sizes[:, 2], tensors.stored[:, 2])
   is_square = is_forward & tf.equal(features[:, 0], features[:, 1])
   padded = output * (1 + _padding(
       tensors.stored[:, :, tf.newaxis], tensors.sizes)[:, 0, 0])
-  moved = tf.where(is_reshape, output, 0.0)
+  reshaped = tf.where(is_reshape, output, 0.0)
   turned = [
-      _OF_RESHAPE_TURNED * moved,
-      tf.where(is_reshape | tensors.gradient, 0.0, _OF_TURNED * input_),
-      tf.where(is_square, _OF_SQUARE * padded, 0.0)]
-  return _Prices(tf.stack(padding, -1), tf.stack(turned, -1),
-                 _OF_RESHAPE * moved)
+      3 * reshaped,
+      tf.where(is_reshape | tensors.gradient, 0.0, 0.3 * input_),
+      tf.where(is_square, 0.1 * padded, 0.0)]
+  return _Prices(tf.stack(padding, -1), tf.stack(turned, -1), reshaped)
 
 
 def _costs(layouts: tf.Tensor, tensors: _Tensors, prices: _Prices) -> tf.Tensor:
@@ -1250,22 +1052,24 @@ def _costs(layouts: tf.Tensor, tensors: _Tensors, prices: _Prices) -> tf.Tensor:
   shape = tf.shape(layouts)
   layouts = tf.transpose(tf.reshape(
       layouts, [shape[0], shape[1], _LAYOUTS, _DIMS]), [0, 2, 1, 3])
-  stored = tensors.stored[:, :, tf.newaxis]
-  asked = layouts[..., :1] >= 0  # [configurable, 3, configs, 1]
   decided = tf.gather(tf.reshape(
       layouts[..., :2], [-1, shape[1], 2]), tensors.decider)
-  padding = _padding(
-      tf.where(decided[..., :1] >= 0, decided, stored), tensors.sizes)
-  turned = tf.stack([
-      _is_turned(layouts[:, 0], tensors.sizes[:, 0]),
-      (decided[:, 1, :, 0] >= 0) & tf.not_equal(
-          decided[:, 1, :, 0], stored[:, 1, :, 0]),
-      asked[:, 2, :, 0] & tf.not_equal(
-          layouts[:, 2, :, 0], stored[:, 2, :, 0])], 1)
+  padding = _padding(tf.where(
+      decided[..., :1] >= 0, decided, tensors.stored[:, :, tf.newaxis]),
+      tensors.sizes)
+
+  def is_other(order, tensor):
+    """Whether another dimension than the stored one is packed closest."""
+    minor = order[:, tensor, :, 0]
+    return (minor >= 0) & tf.not_equal(minor, tensors.stored[:, tensor, :1])
+
+  turned = tf.stack([_is_turned(layouts[:, 0], tensors.sizes[:, 0]),
+                     is_other(decided, 1), is_other(layouts, 2)], 1)
+  is_asked = layouts[:, 0, :, 0] >= 0
   return (
       tf.reduce_sum(padding * prices.padding[..., tf.newaxis], 1)
       + tf.reduce_sum(tf.where(turned, prices.turned[..., tf.newaxis], 0.0), 1)
-      + tf.where(asked[:, 0, :, 0], prices.reshaped[:, tf.newaxis], 0.0))
+      + tf.where(is_asked, prices.reshaped[:, tf.newaxis], 0.0))
 
 
 def _is_turned(layouts: tf.Tensor, sizes: tf.Tensor) -> tf.Tensor:
@@ -1273,8 +1077,7 @@ def _is_turned(layouts: tf.Tensor, sizes: tf.Tensor) -> tf.Tensor:
 
   int32 [configurable, configs, 6], float32 [configurable, 6] -> bool.
   """
-  many = tf.gather(
-      sizes, tf.clip_by_value(layouts, 0, _DIMS - 1), batch_dims=1) > 1
+  many = _sizes_at(sizes, layouts) > 1
   closer, farther = layouts[..., :-1], layouts[..., 1:]
   return tf.reduce_any((closer >= 0) & (closer < farther)
                        & many[..., :-1] & many[..., 1:], -1)
@@ -1287,7 +1090,7 @@ class _PlainGNN(_LayoutModel):
   """A graph network as published: features in, rounds, pooling, linear score.
 
       H = [config features, embedded opcode, log scales of node features]
-      H <- act(round of H W)      num_gnns times
+      H <- leaky_relu(round of H W)      num_gnns times
       score = [sum of H over nodes / sqrt n,
                sum of H over configurable nodes / sqrt K] w + b
   Config features are 0 at nodes that have none. Subclasses define the round.
@@ -1296,14 +1099,10 @@ class _PlainGNN(_LayoutModel):
   both directions and the second pooling.
   """
 
-  def __init__(self, num_configs: int, num_ops: int, op_embed_dim: int = 32,
-               num_gnns: int = 3, hidden_dim: int = 64,
-               hidden_activation: str = 'leaky_relu',
-               dropout: str = 'backpropdropout'):
-    super().__init__(num_configs, num_ops, op_embed_dim, hidden_dim, dropout)
+  def __init__(self, num_configs: int, num_ops: int, num_gnns: int = 3,
+               hidden_dim: int = 64, dropout: str = 'backpropdropout'):
+    super().__init__(num_configs, num_ops, hidden_dim, dropout)
     _check_integers(1, num_gnns=num_gnns)
-    self._embed_width = op_embed_dim
-    self._act = _activation(hidden_activation)
     self._rounds = [tf.keras.layers.Dense(hidden_dim, use_bias=False)
                     for _ in range(num_gnns)]
     self._scorer = tf.keras.layers.Dense(1)
@@ -1335,29 +1134,26 @@ class _PlainGNN(_LayoutModel):
 
 
 class LayoutGCN(_PlainGNN):
-  """Graph convolutions: H <- act(D^-1/2 A D^-1/2 H W).
+  """Graph convolutions: H <- leaky_relu(D^-1/2 A D^-1/2 H W).
 
   A counts the edges between two nodes in either direction, plus 1 on the
   diagonal, so that a node keeps what it knows; D holds the row sums of A.
   Nodes have one state, but those that a configuration can reach in num_gnns
-  rounds. Source: Xu et al. 2023, eq. 1; [GCN]. The rest: see `_PlainGNN`.
+  rounds. Source: Kipf and Welling, ICLR 2017; Xu et al. 2023, eq. 1. The rest:
+  see `_PlainGNN`.
   """
 
   def _encode(self, graph, embedded):
-    """(levels, rounds, last states)."""
     link = graph.symmetric(graph.neighbours('both'))
     levels = _levels(graph, [link], len(self._rounds))
     product, states, rounds = self._of_nodes(graph, embedded), None, []
     for i, layer in enumerate(self._rounds):
       if i:
         product = _matmul(states, layer.kernel)
-      summed = link.times(product, graph.nodes)
-      states = self._act(summed)
-      rounds.append(_Round.of([link], *levels[i:i + 2], summed, states))
-    return levels, rounds, states
-
-  def _rows(self, graph, encoded):
-    return tf.size(encoded[0][-1].nodes)
+      states, change_of = _round(
+          [link], *levels[i:i + 2], product, tf.nn.leaky_relu)
+      rounds.append(change_of)
+    return tf.size(levels[-1].nodes), (levels, rounds, states)
 
   def _sums(self, graph, encoded, config_feats, weight):
     """[sum over nodes, sum over configurable nodes], each of `width`."""
@@ -1366,11 +1162,10 @@ class LayoutGCN(_PlainGNN):
     change = _sums_by(
         self._of_configs(config_feats),
         tf.gather(levels[0].place, config_node), tf.size(levels[0].nodes))
-    for i, (layer, fixed) in enumerate(zip(self._rounds, rounds)):
+    for i, (layer, change_of) in enumerate(zip(self._rounds, rounds)):
       if i:
         change = _matmul(change, layer.kernel)
-      change = (self._act(fixed.receive(change))
-                - fixed.states[:, tf.newaxis])
+      change = change_of(change)
     return tf.concat(_pooled(graph, last, change, levels[-1], weight), -1)
 
 
@@ -1392,41 +1187,33 @@ class MyLayoutSAGE(LayoutGCN):
     node_rounds: rounds of message passing; others: see `ResModel`.
     price_weight: see above. 40 overrules what few programs teach; with many
       programs less may rank better.
-    feature_stats: see `_Statistics`; 'auto' reads them from the files of the
+    feature_stats: see `_Statistics`; 'auto' reads them from the cache of the
       running `layout_train.py`.
   """
 
   _OWN_LOSS = ListMLEFastestFirst
 
   def __init__(self, num_configs: int, num_ops: int, hidden_dim: int = 32,
-               op_embed_dim: int = 32, node_rounds: int = 1,
-               hidden_activation: str = 'leaky_relu',
-               dropout: str = 'backpropdropout', price_weight: float = 40.0,
-               feature_stats: Any = 'auto'):
+               node_rounds: int = 1, dropout: str = 'backpropdropout',
+               price_weight: float = 40.0, feature_stats: Any = 'auto'):
     _check_integers(1, node_rounds=node_rounds)
-    super().__init__(num_configs, num_ops, op_embed_dim, node_rounds,
-                     hidden_dim, hidden_activation, dropout)
+    super().__init__(num_configs, num_ops, node_rounds, hidden_dim, dropout)
     self._price_weight = float(price_weight)
     self._stored = lambda: feature_stats  # Keras would save the dict itself.
-    self._statistics = None  # Made with the variables.
 
   def _build_layers(self, node_width, config_width):
     stored = self._stored()
     if stored == 'auto':
-      stored = _of_running_script(node_width, config_width)
-    self._statistics = _Statistics(stored)
-    self._statistics.build_for(node=node_width, config=config_width)
+      stored = _of_running_script()
+    self._statistics = _Statistics(
+        stored, node=node_width, config=config_width)
     super()._build_layers(node_width, config_width)
 
   def _encode(self, graph, embedded):
-    """(what `LayoutGCN` encodes, tensors, prices)."""
     raw = self._statistics.raw('node', graph.inputs.node_feats)
     tensors = _tensors_of(graph, raw)
-    return super()._encode(graph, embedded), tensors, _prices_of(
-        graph, tensors)
-
-  def _rows(self, graph, encoded):
-    return super()._rows(graph, encoded[0])
+    rows, encoded = super()._encode(graph, embedded)
+    return rows, (encoded, tensors, _prices_of(graph, tensors))
 
   def _sums(self, graph, encoded, config_feats, weight):
     """[sums of `LayoutGCN`, sum of the costs, sum of the prices]."""
@@ -1445,7 +1232,7 @@ class MyLayoutSAGE(LayoutGCN):
   def _head(self, sums, nodes, configurable, training):
     learned, costs, prices = tf.split(sums, [2 * self._width, 1, 1], -1)
     score = super()._head(learned, nodes, configurable, training)
-    score += self._statistics.zero()
+    score += 0 * tf.reduce_sum(self._statistics.table)  # Gives it a gradient.
     if training:
       return score
     return score + self._price_weight * tf.math.log1p(
@@ -1459,21 +1246,20 @@ class LayoutGAT(_PlainGNN):
   """Attention over the neighbours of a node, in either direction, and itself.
 
       a_ij = softmax over j of leaky_relu(s . [W h_i, W h_j])
-      h_i <- act(sum over j of a_ij W h_j)
+      h_i <- leaky_relu(sum over j of a_ij W h_j)
   for each of `num_heads` heads, side by side.
-  Source: Xu et al. 2023, eq. 2 and 3; [GAT]. The rest: see `_PlainGNN`.
+  Source: Velickovic et al., ICLR 2018; Xu et al. 2023, eq. 2 and 3. The rest:
+  see `_PlainGNN`.
 
   Args:
     num_heads: divides `hidden_dim`.
     others: see `LayoutGCN`.
   """
 
-  def __init__(self, num_configs: int, num_ops: int, op_embed_dim: int = 32,
-               num_gnns: int = 3, hidden_dim: int = 64,
-               hidden_activation: str = 'leaky_relu',
-               dropout: str = 'backpropdropout', num_heads: int = 4):
-    super().__init__(num_configs, num_ops, op_embed_dim, num_gnns, hidden_dim,
-                     hidden_activation, dropout)
+  def __init__(self, num_configs: int, num_ops: int, num_gnns: int = 3,
+               hidden_dim: int = 64, dropout: str = 'backpropdropout',
+               num_heads: int = 4):
+    super().__init__(num_configs, num_ops, num_gnns, hidden_dim, dropout)
     _check_integers(1, num_heads=num_heads)
     if hidden_dim % num_heads:
       raise ValueError(f'hidden_dim must be a multiple of num_heads; got '
@@ -1488,10 +1274,9 @@ class LayoutGAT(_PlainGNN):
       layer.build([None, self._width // self._heads])
 
   def _encode(self, graph, embedded):
-    return graph.neighbours('both'), self._of_nodes(graph, embedded)
-
-  def _rows(self, graph, encoded):
-    return graph.nodes + tf.size(encoded[0].sender)
+    link = graph.neighbours('both')
+    rows = graph.nodes + tf.size(link.sender)
+    return rows, (link, self._of_nodes(graph, embedded))
 
   def _sums(self, graph, encoded, config_feats, weight):
     """[sum over nodes, sum over configurable nodes], each of `width`.
@@ -1502,16 +1287,17 @@ class LayoutGAT(_PlainGNN):
     config_node = graph.inputs.config_node
     product = product[:, tf.newaxis] + _sums_by(
         self._of_configs(config_feats), config_node, graph.nodes)
-    states = self._act(self._attended(0, graph, link, product))
-    for i, layer in enumerate(self._rounds[1:], 1):
-      states = self._act(self._attended(
-          i, graph, link, _matmul(states, layer.kernel)))
+    states = None
+    for i, layer in enumerate(self._rounds):
+      if i:
+        product = _matmul(states, layer.kernel)
+      states = tf.nn.leaky_relu(self._attended(i, graph, link, product))
     if weight is not None:
       states *= weight[:, tf.newaxis, tf.newaxis]
     return tf.concat([
-        _sums_by(states, graph.node_graph, graph.graphs), _sums_by(
-            tf.gather(states, config_node), graph.config_graph, graph.graphs)
-    ], -1)
+        _sums_by(states, graph.node_graph, graph.graphs),
+        _sums_by(tf.gather(states, config_node), graph.config_graph,
+                 graph.graphs)], -1)
 
   def _attended(self, i, graph, link, product):
     """Round `i`: H W float32 [nodes, configs, width] -> same."""
@@ -1546,21 +1332,19 @@ class GRURuntimePredictor(_LayoutModel):
       score = mean over f of  h_f w + b
   trained by the mean squared error.
   Source: a public notebook on the layout collections, "GRURuntimePredictor";
-  GRU: [GRU]. Ours: t is learned (softplus), not a table of assumed times; means
-  on logarithmic scales instead of raw sums, which reach 1e12; edges in any
-  order; labels scaled to [0, 1] over a list. `dropout` is 'fullgraph', since
-  opcodes and columns alone distinguish nodes.
+  GRU: Cho et al., EMNLP 2014. Ours: t is learned (softplus), not a table of
+  assumed times; means on logarithmic scales instead of raw sums, which reach
+  1e12; edges in any order; labels scaled to [0, 1] over a list. `dropout` is
+  'fullgraph', since opcodes and columns alone distinguish nodes.
 
   Args:
-    num_configs: configurations of each graph in training.
-    num_ops: number of opcodes.
-    hidden_dim: width of the GRU's state.
+    hidden_dim: width of the GRU's state; others: see `ResModel`.
   """
 
   _OWN_LOSS = LayoutMinMaxMSE
 
   def __init__(self, num_configs: int, num_ops: int, hidden_dim: int = 32):
-    super().__init__(num_configs, num_ops, 1, hidden_dim, 'fullgraph')
+    super().__init__(num_configs, num_ops, hidden_dim, 'fullgraph', 1)
     self._gru = tf.keras.layers.GRU(hidden_dim, return_sequences=True)
     self._scorer = tf.keras.layers.Dense(1)
 
@@ -1569,50 +1353,48 @@ class GRURuntimePredictor(_LayoutModel):
     self._scorer.build([None, self._width])
 
   def _encode(self, graph, embedded):
-    """(c [nodes, 2 F], first configurable node of each graph, and of none)."""
+    """c [nodes, 2 F], and the first configurable node of each graph."""
     inputs = graph.inputs
     c = tf.nn.softplus(embedded) * _log_scales(inputs.node_feats)
     producers, consumers = (
-        graph.neighbours(of, own=False).times(c, graph.nodes)
-        for of in ('producers', 'consumers'))
-    configurable = tf.minimum(1, _sums_by(
-        tf.ones_like(inputs.config_node), inputs.config_node, graph.nodes))
+        _Link(sender, receiver, tf.ones_like(sender, tf.float32)).times(
+            c, graph.nodes)
+        for sender, receiver in ((inputs.producer, inputs.consumer),
+                                 (inputs.consumer, inputs.producer)))
+    is_configurable = _levels(graph, [], 0)[0].place >= 0
     c += 2 * producers + consumers + tf.cast(
-        configurable, tf.float32)[:, tf.newaxis]
-    return c, tf.cumsum(tf.pad(inputs.config_counts, [[1, 0]]))
-
-  def _rows(self, graph, encoded):
-    return tf.constant(encoded[0].shape[-1])
+        is_configurable, tf.float32)[:, tf.newaxis]
+    rows = tf.constant(c.shape[-1])
+    return rows, (c, tf.cumsum(tf.pad(inputs.config_counts, [[1, 0]])))
 
   def _sums(self, graph, encoded, config_feats, weight):
-    """[sum of c over nodes, sum of c times config features], 2 F (1 + G)."""
+    """[sum of c over nodes, sum of c times config features], [2 F, 1 + G]."""
     c, starts = encoded
-    columns, config_width = c.shape[-1], config_feats.shape[-1]
     at_configs = tf.gather(c, graph.inputs.config_node)
-    configs = tf.shape(config_feats)[1]
 
     def of_graph(i):
       rows = slice(starts[i], starts[i + 1])
-      return tf.reshape(tf.einsum(
-          'kf,kcg->cfg', at_configs[rows], config_feats[rows]),
-          [configs, columns * config_width])
+      return tf.einsum('kf,kcg->cfg', at_configs[rows], config_feats[rows])
 
     y = tf.map_fn(of_graph, tf.range(graph.graphs),
                   fn_output_signature=tf.TensorSpec(
-                      [None, columns * config_width]))
-    if weight is not None:
-      c *= weight[:, tf.newaxis]
-    x = graph.pool_nodes(c)[:, tf.newaxis]
+                      [None, c.shape[-1], config_feats.shape[-1]]))
+    x = _sums_by(c, graph.node_graph, graph.graphs)[
+        :, tf.newaxis, :, tf.newaxis]
     return tf.concat([x + tf.zeros_like(y[..., :1]), y], -1)
 
   def _head(self, sums, nodes, configurable, training):
-    columns, config_width = 2 * self._input_widths[0], self._input_widths[1]
-    x, y = tf.split(sums, [columns, columns * config_width], -1)
-    shape = tf.shape(x)[:2]
-    x = x / tf.maximum(1.0, nodes)[:, tf.newaxis, tf.newaxis]
-    y = y / tf.maximum(1.0, configurable)[:, tf.newaxis, tf.newaxis]
-    steps = tf.nn.relu(tf.reshape(x, [-1, columns, 1])) * tf.nn.relu(
-        tf.reshape(y, [-1, columns, config_width]))
+    x, y = (
+        tf.nn.relu(part / tf.reshape(tf.maximum(1.0, count), [-1, 1, 1, 1]))
+        for part, count in ((sums[..., :1], nodes),
+                            (sums[..., 1:], configurable)))
+    steps = tf.reshape(x * y, [-1, *y.shape[2:]])
     mean = tf.reduce_mean(self._gru(steps), 1)
-    return tf.reshape(
-        _matmul(mean, self._scorer.kernel, self._scorer.bias), shape)
+    return tf.reshape(_matmul(mean, self._scorer.kernel, self._scorer.bias),
+                      tf.shape(sums)[:2])
+
+
+# What `--model` can name. A call of `ResModel` would ask for the flags again.
+_MODELS = {
+    'ResModel': _ResModel, 'LayoutGCN': LayoutGCN, 'MyLayoutSAGE': MyLayoutSAGE,
+    'LayoutGAT': LayoutGAT, 'GRURuntimePredictor': GRURuntimePredictor}

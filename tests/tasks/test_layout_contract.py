@@ -28,7 +28,7 @@ def make(name: str, seed: int = 1, **kwargs) -> layout_models._LayoutModel:
   tf.keras.utils.set_random_seed(seed)
   if name == 'MyLayoutSAGE':
     kwargs = {'feature_stats': STATS, **kwargs}
-  return layout_models._MODELS[name](
+  return getattr(layout_models, name)(
       CONFIGS, tiny_layouts.NUM_OPS, **{**SMALL, **kwargs})
 
 
@@ -173,7 +173,7 @@ def test_arguments_are_checked_at_once():
   for name, kwargs, said in (
       ('ResModel', {'dropout': 'fulgraph'}, "got 'fulgraph'"),
       ('ResModel', {'adj_normalization': 'none'}, 'adj_normalization must be'),
-      ('LayoutGCN', {'hidden_activation': 'tanhh'}, 'a function of tf.nn'),
+      ('ResModel', {'hidden_activation': 'tanhh'}, 'a function of tf.nn'),
       ('LayoutGAT', {'num_heads': 3}, 'multiple of num_heads; got 8 and 3'),
       ('MyLayoutSAGE', {'node_rounds': -1}, 'node_rounds must be'),
       ('GRURuntimePredictor', {'hidden_dim': True}, 'hidden_dim must be')):
@@ -182,7 +182,7 @@ def test_arguments_are_checked_at_once():
 
 
 def test_mylayoutsage_learns_without_prices_and_ranks_with_them(made):
-  """What training sees, plus 5 log(1 + x), where x is the padded share."""
+  """What training sees, plus 40 log(1 + x), where x is the padded share."""
   model, scores = made('MyLayoutSAGE')
   learned = model(graph(), training=True).numpy()
   assert (scores >= learned).all() and np.ptp(scores - learned, -1).all()

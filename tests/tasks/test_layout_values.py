@@ -43,7 +43,7 @@ def test_rounds_reach_neighbours_of_neighbours():
 def test_a_segment_has_its_own_nodes_edges_and_configurations():
   inputs = chain([3, 2], [0, 2, 4], [2, 1], [(1, 0), (2, 1), (4, 3)],
                  selected=[False, True, True, False, True])
-  cut = layout_models._segment_of(inputs)
+  cut = layout_models._segment_of(inputs, keep_nodes=False)
   assert cut.node_counts.numpy().tolist() == [2, 1]
   assert cut.config_counts.numpy().tolist() == [1, 1]
   assert cut.config_node.numpy().tolist() == [1, 2]
@@ -181,9 +181,9 @@ def test_features_in_their_own_units_again():
   one = tiny_layouts.program('a')
   stats = tiny_layouts.bounds([one])
   graph = tiny_layouts.graph([one], stats)
-  layer = layout_models._Statistics(stats)
   node, config = (graph.node_sets[name]['feats'] for name in ('op', 'nconfig'))
-  layer.build_for(node=node.shape[-1], config=config.shape[-1])
+  layer = layout_models._Statistics(
+      stats, node=node.shape[-1], config=config.shape[-1])
   np.testing.assert_array_equal(layer.raw('node', node), one['node_feat'])
   np.testing.assert_array_equal(
       layer.raw('config', config),
@@ -200,27 +200,18 @@ def running(monkeypatch):
   return run
 
 
-@pytest.mark.parametrize('cached', [False, True])
-def test_statistics_of_what_the_script_reads(running, tmp_path, cached):
-  root = tiny_layouts.write_collection(str(tmp_path / 'npz'), train=2)
-  programs = [tiny_layouts.program(f'train {i}', 40 + 5 * i, 5 + i)
-              for i in range(2)]
-  np.savez(f'{root}/xla/random/train/small.npz', **{
-      **programs[0], 'node_feat': programs[0]['node_feat'] + 100,
-      'node_config_feat': programs[0]['node_config_feat'][:3]})
-  if cached:  # The script's own, of what it has drawn.
-    programs = programs[:1]
-    name = f'{root}/xla/random/train:6:-1:False'
-    np.savez(tmp_path / f'{hashlib.md5(name.encode()).hexdigest()}-cache.npz',
-             node_feat=programs[0]['node_feat'],
-             node_config_feat=programs[0]['node_config_feat'].reshape(-1, 18))
-  running(data_root=root, source='xla', search='random', configs=6,
-          max_configs=-1, cache_dir=str(tmp_path), toy_data=False)
-  want = tiny_layouts.bounds(programs)
-  widths = [int(np.not_equal(of['minimum'], of['maximum']).sum())
-            for of in want.values()]
-  assert layout_models._of_running_script(*widths) == want
-  assert layout_models._of_running_script(widths[0] + 1, widths[1]) is None
+def test_statistics_of_what_the_script_reads(running, tmp_path, caplog):
+  one = tiny_layouts.program('a')
+  name = hashlib.md5(b'data/xla/random/train:6:-1:False').hexdigest()
+  np.savez(tmp_path / f'{name}-cache.npz', node_feat=one['node_feat'],
+           node_config_feat=one['node_config_feat'].reshape(-1, 18))
+  flags = dict(data_root='data', source='xla', search='random', configs=6,
+               max_configs=-1, toy_data=False, keep_nodes=5)
+  running(**flags, cache_dir=str(tmp_path))
+  assert layout_models._of_running_script() == tiny_layouts.bounds([one])
+  running(**flags, cache_dir='')
+  assert layout_models._of_running_script() is None
+  assert '--cache_dir is empty' in caplog.text
 
 
 def test_the_scripts_flags_are_honoured(running):
@@ -240,12 +231,12 @@ def test_the_scripts_flags_are_honoured(running):
 def test_flags_that_cannot_be_meant(running):
   for flags, said in (
       ({'model': 'MyLayoutSAG'}, "--model must be one of .* 'MyLayoutSAG'"),
-      ({'model_kwargs_json': '{'}, '--model_kwargs_json is not JSON'),
-      ({'model_kwargs_json': '{"hiden_dim": 3}'}, "got 'hiden_dim'"),
-      ({'model_kwargs_json': '{"num_ops": 3}'}, 'an argument of ResModel')):
+      ({'model_kwargs_json': '{'}, 'must be a JSON object'),
+      ({'model_kwargs_json': '{"hiden_dim": 3}'}, "argument 'hiden_dim'"),
+      ({'model_kwargs_json': '{"num_ops": 3}'}, "argument 'num_ops'")):
     running(**{'model': 'ResModel', 'keep_nodes': 5, 'model_kwargs_json': '',
                **flags})
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises((TypeError, ValueError), match=said):
       layout_models.ResModel(3, 9)
 
 
