@@ -6,7 +6,7 @@ baseline, so it imports only TensorFlow, TF-GNN, NumPy and the standard library.
 What `layout_train.py` and `layout_evaluate.py` rely on:
   * `ResModel(num_configs, num_ops, **kwargs)`, the only class that they name.
     They ignore their flags `--model` and `--model_kwargs_json`; `ResModel` here
-    honours both: see `_asked_for`.
+    honours both, for `MyLayoutSAGE` and others: see `_asked_for`.
   * `model(graph, training)` and `model.forward(graph, num_configs, backprop)`
     take a scalar `GraphTensor` of several programs and return float32
     `[graphs, configs]`; the lowest score is the fastest configuration.
@@ -858,11 +858,11 @@ def _of_running_script() -> Optional[dict]:
 _DIMS, _LAYOUTS = 6, 3
 _SHAPE, _OWN_LAYOUT = 21, 134  # First of six node columns each.
 _CONVOLUTION_OP, _RESHAPE_OP = 26, 75  # Opcodes of the files.
+_CONCATENATE_OP, _PARAMETER_OP, _TRANSPOSE_OP = 22, 63, 98
 # Those whose output has a layout of its own: convolution, dot, gather, reduce,
 # reshape, scatter, slice, sort, transpose; and what many read: broadcast,
 # constant, iota, parameter.
-_NEW_LAYOUT = [26, 34, 42, 70, 75, 82, 92, 93, 98]
-_CONCATENATE_OP, _PARAMETER_OP = 22, 63
+_NEW_LAYOUT = [26, 34, 42, 70, 75, 82, 92, 93, _TRANSPOSE_OP]
 _SHARED = [13, 24, 48, _PARAMETER_OP]
 # Node columns of a convolution: batch and features of its input, input and
 # output features of its kernel, batch and features of its output.
@@ -1010,38 +1010,41 @@ def _prices_of(graph: _Graph, tensors: _Tensors) -> _Prices:
 
   Padding of what convolutions read and write costs its bytes, of an argument of
   the program 0.3 of them. Of products it costs a tenth, but for an output that
-  nothing else decides. Weights cost nothing: they are laid out ahead of time.
-  The kernel of a filter's gradient is no weight, and padding of its output
-  costs ten times its multiplications, which are the root of the product of the
-  three tensors' elements. An input whose closest-packed dimension is not the
-  stored one costs 0.3 of its bytes, a square filter 0.1 of the padded output.
-  A reshape that is asked for a layout costs its bytes, and three times more
-  unless the layout is row-major. All this was chosen on the sample data's train
-  and validation programs, the price of a filter's gradient also on the public
-  unet_3d.4x4.bf16.
+  nothing else decides, and nothing with four dimensions, which XLA merges.
+  Weights cost nothing: they are laid out ahead of time. A filter's gradient has
+  no weight, and padding of its output costs ten times its multiplications, the
+  root of the product of the three tensors' elements. An input whose closest
+  dimension is not the stored one costs 0.3 of its bytes, a square filter 0.1 of
+  the padded output. A reshape that is asked for a layout costs its bytes, and
+  thrice more if that is not row-major, unless it reads a transpose. All was
+  chosen on the sample data's train and validation programs, the price of a
+  gradient also on the public unet_3d.4x4.bf16.
   """
-  opcode, read = (tf.gather(graph.inputs.opcode, node) for node in (
+  opcode, source = (tf.gather(graph.inputs.opcode, node) for node in (
       graph.inputs.config_node, tensors.node[:, 1]))
   is_reshape, is_convolution = (
       tf.equal(opcode, op) for op in (_RESHAPE_OP, _CONVOLUTION_OP))
-  is_forward = is_convolution & ~tensors.gradient
   output, input_, kernel = tf.unstack(tensors.bytes, axis=-1)
   # Elements are in 2^16, so the root is in 2^24.
   multiplied = 2 ** 8 * tf.sqrt(tf.reduce_prod(_elements(tensors.sizes), -1))
-  rate = tf.where(is_convolution, 1.0, tf.where(is_reshape, 0.0, 0.1))
-  is_last = ~is_reshape & tf.equal(tensors.decider[:, 0] % 3, 0)
+  is_free = is_reshape[:, tf.newaxis] | (
+      tf.math.count_nonzero(tensors.sizes, -1) > 3)
+  rate = tf.where(  # [configurable, 3]
+      is_convolution[:, tf.newaxis], 1.0, tf.where(is_free, 0.0, 0.1))
+  is_last = (rate[:, 0] > 0) & tf.equal(tensors.decider[:, 0] % 3, 0)
   padding = [
       tf.where(tensors.gradient, 10 * multiplied,
-               output * tf.where(is_last, 1.0, rate)),
-      input_ * tf.where(tf.equal(read, _PARAMETER_OP), 0.3 * rate, rate),
-      tf.where(is_forward, 0.0, kernel * rate)]
+               output * tf.where(is_last, 1.0, rate[:, 0])),
+      input_ * rate[:, 1] * tf.where(tf.equal(source, _PARAMETER_OP), 0.3, 1.0),
+      tf.where(tensors.gradient, kernel, 0.0)]
   features = _sizes_at(tensors.sizes[:, 2], tensors.stored[:, 2])
-  is_square = is_forward & tf.equal(features[:, 0], features[:, 1])
+  is_square = is_convolution & ~tensors.gradient & tf.equal(
+      features[:, 0], features[:, 1])
   padded = output * (1 + _padding(
       tensors.stored[:, :, tf.newaxis], tensors.sizes)[:, 0, 0])
   reshaped = tf.where(is_reshape, output, 0.0)
   turned = [
-      3 * reshaped,
+      tf.where(tf.equal(source, _TRANSPOSE_OP), 0.0, 3 * reshaped),
       tf.where(is_reshape | tensors.gradient, 0.0, 0.3 * input_),
       tf.where(is_square, 0.1 * padded, 0.0)]
   return _Prices(tf.stack(padding, -1), tf.stack(turned, -1), reshaped)
@@ -1073,10 +1076,7 @@ def _costs(layouts: tf.Tensor, tensors: _Tensors, prices: _Prices) -> tf.Tensor:
 
 
 def _is_turned(layouts: tf.Tensor, sizes: tf.Tensor) -> tf.Tensor:
-  """Whether dimensions are not row-major, but for those of size 1.
-
-  int32 [configurable, configs, 6], float32 [configurable, 6] -> bool.
-  """
+  """Whether int32 [configurable, configs, 6] is not row-major, 1s aside."""
   many = _sizes_at(sizes, layouts) > 1
   closer, farther = layouts[..., :-1], layouts[..., 1:]
   return tf.reduce_any((closer >= 0) & (closer < farther)

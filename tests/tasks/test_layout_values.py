@@ -64,7 +64,8 @@ def test_padding_to_whole_layout_tiles():
     np.testing.assert_allclose(found, [[[want]]], rtol=1e-5)
 
 
-CONVOLUTION, DOT, ADD, SLICE, CONCATENATE, PARAMETER = 26, 34, 2, 92, 22, 63
+CONVOLUTION, DOT, ADD, SLICE, CONCATENATE, PARAMETER, TRANSPOSE = (
+    26, 34, 2, 92, 22, 63, 98)
 RESHAPE = layout_models._RESHAPE_OP
 
 
@@ -121,9 +122,14 @@ def test_prices_of_products_reshapes_and_convolutions():
       [(2, 0), (2, 1), (3, 2)]))
   # 0.3 of what an argument's padding costs; the reshape decides the product.
   np.testing.assert_allclose(
-      prices.padding, [[0.2, 0.06, 0.2], [0, 0, 0]], rtol=1e-6)
+      prices.padding, [[0.2, 0.06, 0], [0, 0, 0]], rtol=1e-6)
   np.testing.assert_allclose(prices.turned, [[0, 0.6, 0], [6, 0, 0]], rtol=1e-6)
   np.testing.assert_allclose(prices.reshaped, [0, 2])
+  prices = layout_models._prices_of(*tensors_of(
+      [ADD, ADD, DOT, TRANSPOSE, RESHAPE], [[16, 16, 16, 16]] * 5, [2, 4],
+      [(2, 0), (2, 1), (3, 2), (4, 3)]))
+  np.testing.assert_allclose(prices.padding, [[0, 0, 0]] * 2)
+  np.testing.assert_allclose(prices.turned, [[0, 0.6, 0], [0, 0, 0]], rtol=1e-6)
   image = [8, 16, 16, 32]  # 2 in 2 ** 16 bytes, four times that with padding.
   prices = layout_models._prices_of(*tensors_of(
       [ADD, PARAMETER, CONVOLUTION], [image, [3, 3, 32, 32], image], [2],
