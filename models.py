@@ -279,7 +279,7 @@ class _Graph:
     self.kernel_of = tf.repeat(  # int32 [nodes]
         tf.range(self.kernels), self.node_counts)
     self.kernel_of.set_shape([None])
-    self._edges = {  # Sum over: (sending nodes, receiving nodes), int32 [edges]
+    self.edges = {  # Sum over: (sending nodes, receiving nodes), int32 [edges]
         'consumers': (inputs.consumer, inputs.producer),
         'producers': (inputs.producer, inputs.consumer),
         'both': (tf.concat([inputs.consumer, inputs.producer], 0),
@@ -289,7 +289,7 @@ class _Graph:
     # same in rows that add up to 1 (to 0 without any edge), and the rows' sums,
     # float32 [nodes].
     self._adjacency, self._mean_adjacency, self.degree = {}, {}, {}
-    for of, (senders, receivers) in self._edges.items():
+    for of, (senders, receivers) in self.edges.items():
       places = tf.cast(tf.stack([receivers, senders], -1), tf.int64)
       ones = tf.ones_like(receivers, tf.float32)
       self._adjacency[of] = tf.SparseTensor(places, ones, shape)
@@ -318,7 +318,7 @@ class _Graph:
 
   def first_and_last(self, of: str) -> tuple:
     """int32 [nodes] twice: each node's first and last neighbour, or itself."""
-    senders, receivers = self._edges[of]
+    senders, receivers = self.edges[of]
     own = tf.range(self.nodes)
     first = tf.math.unsorted_segment_min(senders, receivers, self.nodes)
     last = tf.math.unsorted_segment_max(senders, receivers, self.nodes)
@@ -333,7 +333,7 @@ class _Graph:
     copies = tf.shape(states)[0] // self.nodes
     consumer, producer = (
         tf.reshape(nodes[:, tf.newaxis] * copies + tf.range(copies), [-1])
-        for nodes in self._edges['consumers'])
+        for nodes in self.edges['consumers'])
     return tfgnn.homogeneous(producer, consumer, node_features=states)
 
   def on_nodes(self, x: tf.Tensor) -> tf.Tensor:
@@ -531,8 +531,7 @@ class _GCNRound(_DenseNorm):
   """
 
   def update(self, graph: _Graph, x: tf.Tensor) -> tf.Tensor:
-    # [nodes, 1, ...], D^-1/2
-    scale = _per_row(tf.math.rsqrt(graph.degree['both'] + 1), x)
+    scale = _per_row(tf.math.rsqrt(graph.degree['both'] + 1), x)  # D^-1/2
     y = scale * _matmul(x, self.dense.kernel)
     return x + self.finish(
         scale * (graph.sum_of('both', y) + y) + self.dense.bias)
@@ -573,8 +572,7 @@ class _GATRound(_DenseNorm):
     states = graph.with_states(x)
     parts = [tf.reshape(attend(states, edge_set_name='edges'), tf.shape(x))
              for attend in (self.attend_producers, self.attend_consumers)]
-    joined = tf.concat(parts + [x], -1)  # [nodes, ..., 3 width]
-    return x + self(joined)
+    return x + self(tf.concat(parts + [x], -1))
 
 
 _LOG_SCALES = (1e2, 1e4, 1e6)
@@ -587,9 +585,8 @@ def _log_scales(x: tf.Tensor) -> tf.Tensor:
   Sizes span many orders of magnitude: a large s resolves small values, a small
   s large ones. Shapes: float32 [..., F] -> [..., 3 F].
   """
-  sign, size = tf.sign(x), tf.abs(x)
   return tf.concat([
-      sign * tf.math.log1p(scale * size) / math.log1p(scale)
+      tf.sign(x) * tf.math.log1p(scale * tf.abs(x)) / math.log1p(scale)
       for scale in _LOG_SCALES], -1)
 
 
@@ -756,9 +753,8 @@ def _with_repeats_last(scores: tf.Tensor,
   Shapes: scores float32 [kernels, configs], config_feats [kernels, configs, G].
   """
   number = tf.range(tf.size(scores))  # Configurations through the batch.
-  kernel = number // tf.shape(scores)[1]
   rows = tf.concat([
-      tf.cast(kernel, tf.float32)[:, tf.newaxis],
+      tf.cast(number // tf.shape(scores)[1], tf.float32)[:, tf.newaxis],
       tf.reshape(config_feats, [-1, config_feats.shape[-1]])], 1)
   with tf.device('CPU:0'):  # TensorFlow has it for rows nowhere else.
     tile = tf.raw_ops.UniqueV2(x=rows, axis=[0]).idx
@@ -847,8 +843,7 @@ class _Ranker(_TrainedModel):
     return scores, tf.constant(0.0)
 
   def forward(self, graph: tfgnn.GraphTensor, num_configs: int) -> tf.Tensor:
-    """Scores any number of configurations of each kernel in bounded memory:
-    float32 [kernels, num_configs], lower is faster."""
+    """Scores in bounded memory, float32 [kernels, num_configs]; low is fast."""
     inputs = self._inputs_for(graph)  # Creates `_rank`.
     return self._rank(*inputs)
 
@@ -1556,10 +1551,11 @@ class _Nodes:
     self._lay_out(hardware)
     self.padded = _product(tf.math.ceil(self.size / self.unit) * self.unit)
     self.stored_bytes = self.element_bytes * self.padded
-    rank, elements, is_reduce = (tf.expand_dims(x, 1) for x in (
-        self.rank, self.elements, self.opcode_is(_REDUCE)))
-    self._rows = _NodeRows(self.column['dimensions'], rank, elements, is_reduce,
-                           self.shape, self.size, self.unit, self.order)
+    self._rows = tf.concat([
+        self.column['dimensions'], tf.stack([
+            self.rank, self.elements, self.opcode_is(_REDUCE)], 1),
+        self.shape, self.size, self.unit,
+        tf.reshape(self.order, [-1, _DIMS ** 2])], 1)
     self._find_roles(hardware)
 
   def _read_sizes(self) -> tf.Tensor:
@@ -1582,7 +1578,10 @@ class _Nodes:
 
   def rows(self, index: tf.Tensor) -> _NodeRows:
     """Of nodes, int32 [rows]."""
-    return _NodeRows(*(tf.gather(x, index) for x in self._rows))
+    *parts, order = tf.split(
+        tf.gather(self._rows, index),
+        [_DIMS, 1, 1, 1, _DIMS, _DIMS, _DIMS, _DIMS ** 2], 1)
+    return _NodeRows(*parts, tf.reshape(order, [-1, _DIMS, _DIMS]))
 
   def opcode_is(self, opcode: int) -> tf.Tensor:
     return _as_float(self._graph.opcode == opcode)
@@ -1610,7 +1609,9 @@ class _Nodes:
 
   def read_by(self, mask: tf.Tensor) -> tf.Tensor:
     """Marks the producers of the marked nodes."""
-    return tf.sign(self._graph.sum_of('consumers', mask))
+    consumer, producer = self._graph.edges['consumers']
+    return tf.sign(tf.math.unsorted_segment_sum(
+        tf.gather(mask, consumer), producer, self._graph.nodes))
 
   def operands_of(self, mask: tf.Tensor) -> tf.Tensor:
     """Like `read_by`, without the roots of called computations."""
