@@ -100,8 +100,7 @@ def cannot_be_written(path: str, error: OSError) -> UserError:
 def new_file(path: str) -> Iterator[BinaryIO]:
   """A file to fill, which then replaces an ordinary file of its name.
 
-  Raises:
-    UserError: it cannot be written, or something else has the name.
+  Raises UserError if it cannot be written or something else has the name.
   """
   require_replaceable(path)
   temporary = ''
@@ -122,8 +121,7 @@ def new_file(path: str) -> Iterator[BinaryIO]:
 def write_file(path: str, content: bytes) -> None:
   """Writes a file that appears under its name only when complete.
 
-  Raises:
-    UserError: the file cannot be written.
+  Raises UserError if the file cannot be written.
   """
   with new_file(path) as file:
     file.write(content)

@@ -47,8 +47,7 @@ TIME_LIMIT_MINUTES = 240
 def find(root: str | None = None) -> str | None:
   """Full path of the checkout that `root` or TPU_GRAPHS_ROOT names, or None.
 
-  Raises:
-    UserError: the path is not a checkout.
+  Raises UserError if the path is not a checkout.
   """
   root = root or os.environ.get(ROOT_VARIABLE)
   if not root:

@@ -59,14 +59,10 @@ class Sandbox:
 
   def __init__(self, temporary: str, model_dir: str, models_py: str,
                root: str | None, minutes: float):
-    """Copies what is handed in.
+    """Copies what is handed in to `temporary`, which the caller throws away.
 
-    Args:
-      temporary: a folder that the caller throws away.
-      model_dir: the model folder; it or its run file may be missing.
-      models_py: the file to swap in.
-      root: the baseline's checkout, or None.
-      minutes: what all programs together may take.
+    The model folder or its run file may be missing. All programs together may
+    take some `minutes`; `root` is the baseline's checkout.
     """
     self._temporary, self._root = temporary, root
     self._deadline = time.monotonic() + 60 * minutes

@@ -71,8 +71,7 @@ def uninstall(root: str = '', task: str = 'tile') -> str:
 def state(target: str) -> str:
   """Who wrote the models.py in place: THEIRS, INSTALLED or OTHER.
 
-  Raises:
-    UserError: it or its record cannot be read.
+  Raises UserError if it or its record cannot be read.
   """
   content, recorded = _content(target), _recorded(target)
   if content == _committed(target):
@@ -113,11 +112,7 @@ def _committed(target: str) -> bytes | None:
 
 
 def _recorded(target: str) -> list[str]:
-  """The sums that install noted.
-
-  Raises:
-    UserError: the record is damaged, or somebody else's.
-  """
+  """The sums that install noted, or a UserError if the record is damaged."""
   path = target + RECORD
   if not os.path.lexists(path):
     return []

@@ -176,17 +176,14 @@ class Ranker:
     return problems.with_opcodes_below(self.num_ops)
 
 
-def load_ranker(
-    model_dir: str, loading: Loading = LoadSettings(),
-    known: Optional[tuple[FeatureStats, int]] = None) -> Ranker:
+def load_ranker(model_dir: str, loading: Loading = LoadSettings()) -> Ranker:
   """Loads a model_<hash> of this package or the baseline's trainer.
 
-  `known` is the result of `normalisation`, if already computed. Raises
-  UserError if a file is missing or damaged, or of another model or task.
+  Raises UserError if a file is missing or damaged, or of another model or task.
   """
   task = tasks.find(loading)
   run = artifacts.load_run(model_dir, task.name)
-  stats, num_ops = known or normalisation(run, loading)
+  stats, num_ops = normalisation(run, loading)
   model = artifacts.load_model(run, num_ops, task.sample_graph(stats),
                                loading.models_file)
   opcodes, given = run.info.get('opcodes'), run.model_kwargs.get(

@@ -88,8 +88,7 @@ def unpacked(path: str, file_format: int,
              read: Callable[[dict[str, np.ndarray], dict], _T]) -> _T:
   """Applies `read` to the arrays of a file and its JSON, `about`.
 
-  Raises:
-    UserError: the file is missing, damaged, or of another format.
+  Raises UserError if the file is missing, damaged, or of another format.
   """
   try:
     with lzma.open(path) as file, np.load(

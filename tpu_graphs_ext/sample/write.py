@@ -97,8 +97,7 @@ class Summary:
 def write_sample_data(settings: SampleDataSettings) -> Summary:
   """Writes the sample data of the tile task, or finds it written.
 
-  Raises:
-    UserError: `out` holds something else, or cannot be written.
+  Raises UserError if `out` holds something else or cannot be written.
   """
   fingerprint = dataclasses.asdict(settings)
   del fingerprint['out']

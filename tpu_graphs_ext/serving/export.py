@@ -12,7 +12,6 @@ import os
 
 import tensorflow as tf
 
-import tpu_graphs_ext
 from tpu_graphs_ext import files
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.engine import artifacts, scoring
@@ -24,7 +23,6 @@ SIGNATURE = 'serving_default'
 # TensorFlow ignores this folder.
 MARK = 'assets.extra/tpu_graphs_ext.json'
 _WHAT = 'A ranking model of tpu_graphs_ext, exported for serving.'
-_VERSION = 2  # Of the signature.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,12 +72,10 @@ def export(model_dir: str, out: str,
     with files.new_folder(path) as temporary, artifacts.quiet_keras():
       tf.saved_model.save(module, temporary, signatures={SIGNATURE: program})
       files.write_file(os.path.join(temporary, MARK), json.dumps({
-          'what': _WHAT, 'version': _VERSION, 'model': kind,
+          'what': _WHAT, 'model': kind,
           'run': os.path.basename(artifacts.run_path_of(
               artifacts.load_run(model_dir).model_dir)),
           'num_ops': ranker.num_ops,
-          'versions': {'tpu_graphs_ext': tpu_graphs_ext.__version__,
-                       'tensorflow': tf.__version__},
           'files': files.sums(temporary)}, indent=2).encode())
       _require_ours(path)  # Again, because saving takes a while.
   except OSError as error:

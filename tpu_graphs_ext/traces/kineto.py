@@ -140,10 +140,9 @@ def _whole(value: Any) -> Optional[int]:
 
 
 def _nested(calls: list[Event]) -> list[Event]:
-  """The calls by thread and start, each with its parent.
+  """The calls by thread and start, each with the innermost call around it.
 
-  The parent is the innermost call of the thread that begins before and ends
-  after it. If two operators have equal times, the smaller number is the outer.
+  If two operators have equal times, the smaller number is the outer.
   """
   around: list[Event] = []
   calls.sort(key=lambda call: (
