@@ -31,7 +31,7 @@ RECIPES: dict[str, dict[str, Any]] = {
     for name, values in {
         DEFAULT_RECIPE: (100, 20, 1e-3, 'constant', 0, 1),
         'quick': (18, 0, 2e-3, 'cosine', 32, 1),
-        'best': (70, 15, 2e-3, 'cosine', 32, 3)}.items()}
+        'best': (110, 15, 2e-3, 'cosine', 32, 3)}.items()}
 
 
 def parse_losses(text: str) -> list[tuple[str, float]]:
