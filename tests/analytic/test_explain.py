@@ -64,7 +64,7 @@ def test_the_time_is_that_of_the_analytic_model():
   stats = checks.stats_of([kernel])
   geo, loops, cut = feature_tiles.tensorflow_tiles(kernel, stats)
   machine = models._Machine()
-  machine.build_once()
+  machine.build(None)
   machine.changes.assign([0.02 * i for i in range(machine.changes.shape[0])])
   log_ns = machine(geo.counts(loops, cut)[0], loops.hardware)[0].numpy()[0]
   constants = {name: float(value) for name, value in

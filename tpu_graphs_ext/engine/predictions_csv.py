@@ -51,7 +51,7 @@ def write(path: str, best: Best, prefix: str = TILE, end: str = '') -> None:
 def read(path: str) -> dict[str, list[int]]:
   """ID -> configuration indices of a predictions CSV, or a UserError."""
   # A layout row with every configuration is longer than csv's limit.
-  csv.field_size_limit(MAX_BYTES)
+  limit = csv.field_size_limit(MAX_BYTES)
   rows, faults = {}, []
   try:
     with files.open_ordinary(os.path.expanduser(path)) as file:
@@ -64,6 +64,8 @@ def read(path: str) -> dict[str, list[int]]:
     raise files.cannot_be_read(path, error) from error
   except (ValueError, csv.Error) as error:
     raise UserError(f'{path}: is not a CSV ({error})') from error
+  finally:
+    csv.field_size_limit(limit)
   if header != HEADER:
     raise UserError(f'{path}: its first line must be {KIND[0]}; it '
                     f'is {",".join(header)[:80]!r}')
