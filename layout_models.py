@@ -811,8 +811,9 @@ class _Statistics(tf.keras.layers.Layer):
           f'{_TABLE_WIDTHS["config"]} finite numbers.')
     return found
 
-  def raw(self, table: str, x: tf.Tensor) -> tf.Tensor:
-    """float32 [..., columns that vary] -> [..., all columns of the files]."""
+  def raw(self, table: str, x: tf.Tensor,
+          columns: Optional[Sequence[int]] = None) -> tf.Tensor:
+    """float32 [..., columns that vary] -> [..., all or some of the files']."""
     start = 0 if table == 'node' else _TABLE_WIDTHS['node']
     low, high = tf.unstack(tf.stop_gradient(self.table)[
         :, start:start + _TABLE_WIDTHS[table]])
@@ -820,7 +821,11 @@ class _Statistics(tf.keras.layers.Layer):
     place = tf.cumsum(tf.cast(used, tf.int32)) - 1
     zeros = x.shape[-1]  # The column of zeros that is appended.
     x = tf.pad(x, [[0, 0]] * (x.shape.rank - 1) + [[0, 1]])
-    x = tf.gather(x, tf.where(used, place, zeros), axis=-1)
+    place = tf.where(used, place, zeros)
+    if columns is not None:
+      low, high, place = (
+          tf.gather(of, list(columns)) for of in (low, high, place))
+    x = tf.gather(x, place, axis=-1)
     return tf.clip_by_value(tf.round(x * (high - low) + low), -1e12, 1e12)
 
 
@@ -856,6 +861,7 @@ def _of_running_script() -> Optional[dict]:
 # numbers, the closest-packed first, -1 where there are no more.
 
 _DIMS, _LAYOUTS = 6, 3
+_CLOSEST = [0, 1, 6, 7, 12, 13]  # Config columns, two of each layout.
 _SHAPE, _OWN_LAYOUT = 21, 134  # First of six node columns each.
 _CONVOLUTION_OP, _RESHAPE_OP = 26, 75  # Opcodes of the files.
 _CONCATENATE_OP, _PARAMETER_OP, _TRANSPOSE_OP = 22, 63, 98
@@ -982,27 +988,26 @@ def _sizes_at(sizes: tf.Tensor, dims: tf.Tensor) -> tf.Tensor:
                    batch_dims=sizes.shape.rank - 1)
 
 
-def _padding(order: tf.Tensor, sizes: tf.Tensor) -> tf.Tensor:
+def _padding(minor: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
   """What padding to a TPU's layout tiles adds, as a share of the tensor.
 
       ceil(s_0 / 128) 128 / s_0 * ceil(s_1 / u) u / s_1 - 1, at most 63
-  s are the sizes of the two closest-packed dimensions; u is 8, or 2 or 4 where
-  s_1 is no larger. Shapes: int32 [configurable, 3, configs, 2], -1: no
-  dimension, and float32 [configurable, 3, 6] -> [configurable, 3, configs].
+  s are the sizes of the two closest-packed dimensions, any shapes; u is 8, or 2
+  or 4 where s_1 is no larger.
   """
-  minor, second = tf.unstack(tf.maximum(1.0, tf.where(
-      order >= 0, _sizes_at(sizes, order), 1.0)), axis=-1)
   unit = tf.where(second <= 2, 2.0, tf.where(second <= 4, 4.0, 8.0))
-  padded = (tf.math.ceil(minor / 128) * 128 / minor
-            * tf.math.ceil(second / unit) * unit / second)
-  return tf.minimum(padded - 1, 63.0)
+  return tf.minimum(63.0, (
+      tf.math.ceil(minor / 128) * 128 / minor
+      * tf.math.ceil(second / unit) * unit / second) - 1)
 
 
 class _Prices(NamedTuple):
   """What layouts of each configurable node cost, float32 in 2^16 bytes."""
-  padding: tf.Tensor   # [configurable, 3], of output, input and kernel
-  turned: tf.Tensor    # [configurable, 3], of those in another order
-  reshaped: tf.Tensor  # [configurable], of a layout asked of a reshape
+  closest: tf.Tensor  # [configurable, 3, 49], see `_of_pairs`
+  whole: tf.Tensor    # [configurable], of padding that doubles all tensors
+  rows: tf.Tensor     # int32 [reshapes], that a layout may be asked of
+  asked: tf.Tensor    # [reshapes], of any layout
+  turned: tf.Tensor   # [reshapes], of one that is not row-major
 
 
 def _prices_of(graph: _Graph, tensors: _Tensors) -> _Prices:
@@ -1037,42 +1042,67 @@ def _prices_of(graph: _Graph, tensors: _Tensors) -> _Prices:
                output * tf.where(is_last, 1.0, rate[:, 0])),
       input_ * rate[:, 1] * tf.where(tf.equal(source, _PARAMETER_OP), 0.3, 1.0),
       tf.where(tensors.gradient, kernel, 0.0)]
+  sizes = tf.maximum(1.0, tensors.sizes)
+  stored = _padding(*tf.unstack(_sizes_at(sizes, tensors.stored), axis=-1))
   features = _sizes_at(tensors.sizes[:, 2], tensors.stored[:, 2])
   is_square = is_convolution & ~tensors.gradient & tf.equal(
       features[:, 0], features[:, 1])
-  padded = output * (1 + _padding(
-      tensors.stored[:, :, tf.newaxis], tensors.sizes)[:, 0, 0])
-  reshaped = tf.where(is_reshape, output, 0.0)
-  turned = [
-      tf.where(tf.equal(source, _TRANSPOSE_OP), 0.0, 3 * reshaped),
+  other = tf.stack([
+      tf.zeros_like(output),
       tf.where(is_reshape | tensors.gradient, 0.0, 0.3 * input_),
-      tf.where(is_square, 0.1 * padded, 0.0)]
-  return _Prices(tf.stack(padding, -1), tf.stack(turned, -1), reshaped)
+      tf.where(is_square, 0.1 * output * (1 + stored[:, 0]), 0.0)], -1)
+  rows = _rows_where(is_reshape)
+  source, moved = tf.gather(source, rows), tf.gather(output, rows)
+  padding = tf.stack(padding, -1)
+  return _Prices(
+      _of_pairs(tensors, stored, padding, other),
+      tf.reduce_sum(padding, -1) + tf.where(is_reshape, output, 0.0), rows,
+      moved, tf.where(tf.equal(source, _TRANSPOSE_OP), 0.0, 3 * moved))
 
 
-def _costs(layouts: tf.Tensor, tensors: _Tensors, prices: _Prices) -> tf.Tensor:
-  """int32 [configurable, configs, 18] -> float32 [configurable, configs]."""
-  shape = tf.shape(layouts)
-  layouts = tf.transpose(tf.reshape(
-      layouts, [shape[0], shape[1], _LAYOUTS, _DIMS]), [0, 2, 1, 3])
-  decided = tf.gather(tf.reshape(
-      layouts[..., :2], [-1, shape[1], 2]), tensors.decider)
-  padding = _padding(tf.where(
-      decided[..., :1] >= 0, decided, tensors.stored[:, :, tf.newaxis]),
-      tensors.sizes)
+def _of_pairs(tensors: _Tensors, stored: tf.Tensor, padding: tf.Tensor,
+              other: tf.Tensor) -> tf.Tensor:
+  """Prices of all closest dimensions, float32 [configurable, 3, 49].
 
-  def is_other(order, tensor):
-    """Whether another dimension than the stored one is packed closest."""
-    minor = order[:, tensor, :, 0]
-    return (minor >= 0) & tf.not_equal(minor, tensors.stored[:, tensor, :1])
+  The minor one's number times 7, plus the second one's; 6 is none, and as minor
+  one the `stored` layout. The rest are float32 [configurable, 3]: its padding,
+  the price of `padding`, and of an `other` minor dimension than the stored one.
+  """
+  sizes = tf.pad(tf.maximum(1.0, tensors.sizes), [[0, 0], [0, 0], [0, 1]],
+                 constant_values=1.0)
+  minor = sizes[..., :_DIMS, tf.newaxis]
+  is_other = tf.not_equal(tf.range(_DIMS), tensors.stored[..., :1])
+  prices = (
+      _padding(minor, sizes[..., tf.newaxis, :]) * padding[..., tf.newaxis,
+                                                           tf.newaxis]
+      + tf.where(is_other, other[..., tf.newaxis], 0.0)[..., tf.newaxis])
+  left = tf.repeat((stored * padding)[..., tf.newaxis], _DIMS + 1, -1)
+  return tf.concat([tf.reshape(
+      prices, [-1, _LAYOUTS, _DIMS * (_DIMS + 1)]), left], -1)
 
-  turned = tf.stack([_is_turned(layouts[:, 0], tensors.sizes[:, 0]),
-                     is_other(decided, 1), is_other(layouts, 2)], 1)
-  is_asked = layouts[:, 0, :, 0] >= 0
-  return (
-      tf.reduce_sum(padding * prices.padding[..., tf.newaxis], 1)
-      + tf.reduce_sum(tf.where(turned, prices.turned[..., tf.newaxis], 0.0), 1)
-      + tf.where(is_asked, prices.reshaped[:, tf.newaxis], 0.0))
+
+def _costs(closest: tf.Tensor, outputs: tf.Tensor, tensors: _Tensors,
+           prices: _Prices) -> tf.Tensor:
+  """float32 [configurable, configs].
+
+  `closest` has the two closest dimensions of each layout that is asked for,
+  int32 [configurable, configs, 6], `outputs` whole layouts of what reshapes
+  make, [reshapes, configs, 6].
+  """
+  place = tf.where(closest < 0, _DIMS, tf.minimum(closest, _DIMS - 1))
+  pair = tf.transpose(
+      (_DIMS + 1) * place[..., ::2] + place[..., 1::2], [0, 2, 1])
+  shape = tf.shape(pair)  # [configurable, 3, configs]
+  pair = tf.gather(tf.reshape(pair, [-1, shape[2]]),
+                   tf.reshape(tensors.decider, [-1]))
+  first = prices.closest.shape[-1] * tf.range(tf.shape(pair)[0])
+  costs = tf.reduce_sum(tf.reshape(tf.gather(
+      tf.reshape(prices.closest, [-1]), first[:, tf.newaxis] + pair), shape), 1)
+  turned = _is_turned(outputs, tf.gather(tensors.sizes[:, 0], prices.rows))
+  return tf.tensor_scatter_nd_add(
+      costs, prices.rows[:, tf.newaxis],
+      tf.where(outputs[..., 0] >= 0, prices.asked[:, tf.newaxis], 0.0)
+      + tf.where(turned, prices.turned[:, tf.newaxis], 0.0))
 
 
 def _is_turned(layouts: tf.Tensor, sizes: tf.Tensor) -> tf.Tensor:
@@ -1218,10 +1248,14 @@ class MyLayoutSAGE(LayoutGCN):
   def _sums(self, graph, encoded, config_feats, weight):
     """[sums of `LayoutGCN`, sum of the costs, sum of the prices]."""
     encoded, tensors, prices = encoded
-    layouts = tf.cast(self._statistics.raw('config', config_feats), tf.int32)
-    costs = _costs(layouts, tensors, prices)
-    whole = tf.reduce_sum(prices.padding, -1) + prices.reshaped
-    pair = tf.stack([costs, whole[:, tf.newaxis] + tf.zeros_like(costs)], -1)
+    closest, outputs = (
+        tf.cast(self._statistics.raw('config', feats, columns), tf.int32)
+        for feats, columns in (
+            (config_feats, _CLOSEST),
+            (tf.gather(config_feats, prices.rows), range(_DIMS))))
+    costs = _costs(closest, outputs, tensors, prices)
+    pair = tf.stack(
+        [costs, prices.whole[:, tf.newaxis] + tf.zeros_like(costs)], -1)
     if weight is not None:
       pair *= tf.gather(weight, graph.inputs.config_node)[
           :, tf.newaxis, tf.newaxis]

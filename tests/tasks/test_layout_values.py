@@ -55,13 +55,13 @@ def test_a_segment_has_its_own_nodes_edges_and_configurations():
 
 
 def test_padding_to_whole_layout_tiles():
-  for order, want in (
-      ([1, 0], 0.28),               # 100 of 128 lanes, all of 8 sublanes.
-      ([2, 1], 128 / 3 * 1.04 - 1),  # 3 of 128, 100 of 104.
-      ([0, 2], 16 * 4 / 3 - 1)):    # 8 of 128, 3 of 4.
+  for minor, second, want in (
+      (100, 8, 0.28),               # 100 of 128 lanes, all of 8 sublanes.
+      (3, 100, 128 / 3 * 1.04 - 1),  # 3 of 128, 100 of 104.
+      (8, 3, 16 * 4 / 3 - 1)):      # 8 of 128, 3 of 4.
     found = layout_models._padding(
-        tf.constant([[[order]]]), tf.constant([[[8., 100, 3, 0, 0, 0]]]))
-    np.testing.assert_allclose(found, [[[want]]], rtol=1e-5)
+        tf.constant(minor, tf.float32), tf.constant(second, tf.float32))
+    np.testing.assert_allclose(found, want, rtol=1e-5)
 
 
 CONVOLUTION, DOT, ADD, SLICE, CONCATENATE, PARAMETER, TRANSPOSE = (
@@ -115,27 +115,40 @@ def test_the_last_request_decides_the_layout_of_connected_tensors():
   assert deciders(opcodes, sizes).tolist() == [[1, 1, 2], [7, 7, 5], [6, 7, 8]]
 
 
-def test_prices_of_products_reshapes_and_convolutions():
-  square = [256, 256]  # 2 ** 17 bytes are 2.
+def closest(prices, minor, second):
+  """What it costs if these dimensions are packed closest; 6: not asked."""
+  return prices.closest[:, :, 7 * minor + second]
+
+
+def test_prices_of_products_and_reshapes():
+  tall = [1024, 64]  # 2 ** 17 bytes are 2, and as many of padding, as stored.
   prices = layout_models._prices_of(*tensors_of(
-      [PARAMETER, ADD, DOT, RESHAPE], [square] * 4, [2, 3],
+      [PARAMETER, ADD, DOT, RESHAPE], [tall] * 4, [2, 3],
       [(2, 0), (2, 1), (3, 2)]))
   # 0.3 of what an argument's padding costs; the reshape decides the product.
   np.testing.assert_allclose(
-      prices.padding, [[0.2, 0.06, 0], [0, 0, 0]], rtol=1e-6)
-  np.testing.assert_allclose(prices.turned, [[0, 0.6, 0], [6, 0, 0]], rtol=1e-6)
-  np.testing.assert_allclose(prices.reshaped, [0, 2])
+      closest(prices, 6, 6), [[0.2, 0.06, 0], [0, 0, 0]], rtol=1e-6)
+  np.testing.assert_allclose(
+      closest(prices, 0, 1), [[0, 0.6, 0], [0, 0, 0]], rtol=1e-6)
+  assert prices.rows.numpy().tolist() == [1]
+  np.testing.assert_allclose([prices.asked, prices.turned], [[2], [6]])
+  np.testing.assert_allclose(prices.whole, [0.26, 2])
   prices = layout_models._prices_of(*tensors_of(
       [ADD, ADD, DOT, TRANSPOSE, RESHAPE], [[16, 16, 16, 16]] * 5, [2, 4],
       [(2, 0), (2, 1), (3, 2), (4, 3)]))
-  np.testing.assert_allclose(prices.padding, [[0, 0, 0]] * 2)
-  np.testing.assert_allclose(prices.turned, [[0, 0.6, 0], [0, 0, 0]], rtol=1e-6)
-  image = [8, 16, 16, 32]  # 2 in 2 ** 16 bytes, four times that with padding.
+  np.testing.assert_allclose(closest(prices, 6, 6), [[0, 0, 0]] * 2)
+  np.testing.assert_allclose([prices.asked, prices.turned], [[2], [0]])
+
+
+def test_prices_of_convolutions():
+  image = [8, 16, 16, 32]  # 2, and 6 of padding.
   prices = layout_models._prices_of(*tensors_of(
       [ADD, PARAMETER, CONVOLUTION], [image, [3, 3, 32, 32], image], [2],
       [(2, 0), (2, 1)]))
-  np.testing.assert_allclose(prices.padding, [[2, 2, 0]])
-  np.testing.assert_allclose(prices.turned, [[0, 0.6, 0.8]], rtol=1e-6)
+  np.testing.assert_allclose(closest(prices, 6, 6), [[6, 6, 0]])
+  # 16 of 128 lanes; a filter that is stored in another way.
+  np.testing.assert_allclose(
+      closest(prices, 2, 3), [[14, 14.6, 0.8]], rtol=1e-6)
 
 
 def test_a_filters_gradient_costs_its_multiplications():
@@ -143,31 +156,29 @@ def test_a_filters_gradient_costs_its_multiplications():
       [ADD, ADD, CONVOLUTION], [[64, 1024], [64, 1024], [16, 16]], [2],
       [(2, 0), (2, 1)], dims=[3, 0, 0, 3, 2, 3]))  # Swapped.
   # sqrt(2 ** 16 * 2 ** 16 * 2 ** 8) is 2 ** 20; two bytes an element.
-  np.testing.assert_allclose(prices.padding, [[10 * 2 ** 4, 2, 2]], rtol=1e-5)
-  np.testing.assert_allclose(prices.turned, [[0, 0, 0]])
+  np.testing.assert_allclose(
+      closest(prices, 0, 1), [[7 * 10 * 2 ** 4, 2, 2]], rtol=1e-5)
 
 
-def test_costs_of_padding_other_orders_and_asked_reshapes():
-  """100 x 8, stored with its 8 closest-packed: 16 times, or 0.28 as much."""
+def test_costs_of_decided_layouts_and_of_reshapes():
   of_one = layout_models._Tensors(
       tf.zeros([1, 3], tf.int32), tf.constant([[[8., 100, 0, 0, 0, 0]] * 3]),
       tf.ones([1, 3]), tf.constant([False]), tf.constant([[[0, 1]] * 3]),
       tf.constant([[1, 1, 2]]))  # What the node reads decides its output.
+  table = np.zeros([1, 3, 49], np.float32)
+  table[0, :, 42:] = [[1], [10], [100]]  # Not asked.
+  table[0, :, 1] = [2, 20, 200]          # 0, then 1.
   prices = layout_models._Prices(
-      tf.constant([[1., 10., 100.]]), tf.constant([[1e4, 1e5, 1e6]]),
-      tf.constant([1e7]))
-  padded, best = 16 * 1.04 - 1, 0.28
-  left, other = [-1] * 6, [1, 0, -1, -1, -1, -1]
-  as_stored = [0, 1, -1, -1, -1, -1]  # Which is not row-major.
-  for layouts, want in (
-      ([left, left, left], 111 * padded),
-      ([other, left, left], 111 * padded + 1e7),
-      ([as_stored, left, left], 111 * padded + 1e4 + 1e7),
-      ([left, other, left], 11 * best + 100 * padded + 1e5),
-      ([left, left, other], 100 * best + 11 * padded + 1e6)):
+      tf.constant(table), tf.ones([1]), tf.constant([0]), tf.constant([1e4]),
+      tf.constant([1e5]))
+  for asked, want in (
+      ([-1, -1, -1, -1, -1, -1], 111), ([0, 1, -1, -1, -1, -1], 111 + 1.1e5),
+      ([1, 0, -1, -1, -1, -1], 111 + 1e4), ([-1, -1, 0, 1, -1, -1], 122),
+      ([-1, -1, -1, -1, 0, 1], 211)):
+    output = [*asked[:2], -1, -1, -1, -1]
     found = layout_models._costs(
-        tf.constant(layouts, shape=[1, 1, 18]), of_one, prices)
-    np.testing.assert_allclose(found, [[want]], rtol=1e-5)
+        tf.constant([[asked]]), tf.constant([[output]]), of_one, prices)
+    np.testing.assert_allclose(found, [[want]], rtol=1e-6)
 
 
 def test_features_in_their_own_units_again():
