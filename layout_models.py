@@ -930,7 +930,7 @@ def _tensors_of(graph: _Graph, raw: tf.Tensor) -> _Tensors:
 
 def _deciders(graph: _Graph, sizes: tf.Tensor, tensors: tf.Tensor
               ) -> tf.Tensor:
-  """Whose layout each tensor really gets: int32 [configurable, 3].
+  """Which request decides each tensor's layout: int32 [configurable, 3].
 
   XLA hands a layout on through operations that keep the rank of what they read,
   and through convolutions that keep its sizes, but for the features of a
@@ -953,7 +953,7 @@ def _deciders(graph: _Graph, sizes: tf.Tensor, tensors: tf.Tensor
       inputs.producer, inputs.consumer))
 
   def spread(group, _):
-    """Each node takes the largest number of its neighbours, and theirs."""
+    """Each node takes the largest number among its neighbours."""
     larger = tf.reduce_max([group, *(
         tf.math.unsorted_segment_max(tf.gather(group, of), to, graph.nodes)
         for of, to in ((producer, consumer), (consumer, producer)))], 0)
@@ -983,7 +983,7 @@ def _elements(sizes: tf.Tensor) -> tf.Tensor:
 
 
 def _sizes_at(sizes: tf.Tensor, dims: tf.Tensor) -> tf.Tensor:
-  """[..., 6], int32 [..., any] -> [..., any]; any size where a dim is -1."""
+  """[..., 6], int32 [..., any] -> [..., any]; arbitrary where a dim is -1."""
   return tf.gather(sizes, tf.clip_by_value(dims, 0, _DIMS - 1),
                    batch_dims=sizes.shape.rank - 1)
 
@@ -1021,9 +1021,9 @@ def _prices_of(graph: _Graph, tensors: _Tensors) -> _Prices:
   root of the product of the three tensors' elements. An input whose closest
   dimension is not the stored one costs 0.3 of its bytes, a square filter 0.1 of
   the padded output. A reshape that is asked for a layout costs its bytes, and
-  thrice more if that is not row-major, unless it reads a transpose. All was
-  chosen on the sample data's train and validation programs, the price of a
-  gradient also on the public unet_3d.4x4.bf16.
+  three times as much again if that is not row-major, unless it reads a
+  transpose. The prices were chosen on the sample data's train and validation
+  programs, that of a gradient also on the public unet_3d.4x4.bf16.
   """
   opcode, source = (tf.gather(graph.inputs.opcode, node) for node in (
       graph.inputs.config_node, tensors.node[:, 1]))
@@ -1062,11 +1062,11 @@ def _prices_of(graph: _Graph, tensors: _Tensors) -> _Prices:
 
 def _of_pairs(tensors: _Tensors, stored: tf.Tensor, padding: tf.Tensor,
               other: tf.Tensor) -> tf.Tensor:
-  """Prices of all closest dimensions, float32 [configurable, 3, 49].
+  """The price of each pair of closest dimensions, [configurable, 3, 49].
 
-  The minor one's number times 7, plus the second one's; 6 is none, and as minor
-  one the `stored` layout. The rest are float32 [configurable, 3]: its padding,
-  the price of `padding`, and of an `other` minor dimension than the stored one.
+  A pair's place is 7 * minor + second; 6 means none, and as the minor dimension
+  that no layout was asked for. Args, float32 [configurable, 3]: what the stored
+  layout pads, the price of padding, and that of another minor dimension.
   """
   sizes = tf.pad(tf.maximum(1.0, tensors.sizes), [[0, 0], [0, 0], [0, 1]],
                  constant_values=1.0)
@@ -1106,7 +1106,7 @@ def _costs(closest: tf.Tensor, outputs: tf.Tensor, tensors: _Tensors,
 
 
 def _is_turned(layouts: tf.Tensor, sizes: tf.Tensor) -> tf.Tensor:
-  """Whether int32 [configurable, configs, 6] is not row-major, 1s aside."""
+  """Whether int32 [reshapes, configs, 6] are not row-major; sizes of 1 fit."""
   many = _sizes_at(sizes, layouts) > 1
   closer, farther = layouts[..., :-1], layouts[..., 1:]
   return tf.reduce_any((closer >= 0) & (closer < farther)
