@@ -133,8 +133,7 @@ def new_folder(path: str, replace: bool = True) -> Iterator[str]:
 
   Without `replace` the old folder stays and the new one is dropped.
 
-  Raises:
-    OSError: it cannot be written.
+  Raises OSError if it cannot be written.
   """
   temporary = _temporary_name(path)
   os.mkdir(temporary)
@@ -173,8 +172,7 @@ def _replace_folder(new: str, path: str) -> None:
 def held_folder(path: str) -> Iterator[None]:
   """Keeps a folder, or a file, for one process at a time.
 
-  Raises:
-    BlockingIOError: another one has it.
+  Raises BlockingIOError if another one has it.
   """
   handle = os.open(path, os.O_RDONLY)
   try:

@@ -62,7 +62,8 @@ def model_class(name: str, models_py: str = '') -> type:
   """The model class of that name, or a UserError."""
   names = model_names(models_py)
   if name not in names:
-    raise UserError(f'--model: there is no model {name!r} in models.py; the '
+    file = os.path.basename(str(models_module(models_py).__file__))
+    raise UserError(f'--model: there is no model {name!r} in {file}; the '
                     f'models are {", ".join(names)}')
   return getattr(models_module(models_py), name)
 

@@ -58,6 +58,8 @@ def test_unmeasured_and_identical_configurations():
   assert [choice.index for choice in ranking.choices] == [0, 1, 2, 3]
   assert not ranking.rankable
   assert '4 configurations, all identical' in ranking.text()
+  single = dataclasses.replace(ranking, configs=1)
+  assert ' 1 configuration\n' in single.text()
   assert ranking.to_json()['choices'][0]['output_bounds'] == []
 
 

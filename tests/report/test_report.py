@@ -149,7 +149,7 @@ def test_what_cannot_be_loaded_is_named_and_the_rest_is_made(tmp_path):
       tmp_path / 'data', num_train=1, num_valid=1, num_test=1)
   read = check_page(made([tmp_path], tmp_path / 'r.html',
                          data=str(data / 'valid')))
-  for said in ("there is no model 'NoSuchModel' in models.py",
+  for said in ("there is no model 'NoSuchModel' in tiny_models.py",
                'its model folder is not beside it',
                # It keeps no normalisation, and its data are gone.
                'somewhere/train: does not exist'):

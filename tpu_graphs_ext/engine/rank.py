@@ -84,8 +84,9 @@ class Ranking:
             *((str(place), *choice.cells())
               for place, choice in enumerate(self.choices, 1))]
     return '\n'.join([
-        f'{self.tile_id}: {self.nodes:,} nodes, {self.configs:,} configurations'
-        + ', all identical' * (not self.rankable), *aligned(rows)])
+        f'{self.tile_id}: {self.nodes:,} nodes, {self.configs:,} configuration'
+        + ('s' + ', all identical' * (not self.rankable)) * (self.configs > 1),
+        *aligned(rows)])
 
 
 def rank(model_dir: str, data: str = '', *, top_k: int = TOP_CONFIGS,
