@@ -864,12 +864,12 @@ _DIMS, _LAYOUTS = 6, 3
 _CLOSEST = [0, 1, 6, 7, 12, 13]  # Config columns, two of each layout.
 _SHAPE, _OWN_LAYOUT = 21, 134  # First of six node columns each.
 _CONVOLUTION_OP, _RESHAPE_OP = 26, 75  # Opcodes of the files.
-_CONCATENATE_OP, _PARAMETER_OP, _TRANSPOSE_OP = 22, 63, 98
+_CONCATENATE_OP, _TRANSPOSE_OP, _TUPLE_OP = 22, 98, 99
 # Those whose output has a layout of its own: convolution, dot, gather, reduce,
-# reshape, scatter, slice, sort, transpose; and what many read: broadcast,
-# constant, iota, parameter.
+# reshape, scatter, slice, sort, transpose; and what has one that suits each
+# reader: broadcast, constant, iota.
 _NEW_LAYOUT = [26, 34, 42, 70, 75, 82, 92, 93, _TRANSPOSE_OP]
-_SHARED = [13, 24, 48, _PARAMETER_OP]
+_SHARED = [13, 24, 48]
 # Node columns of a convolution: batch and features of its input, input and
 # output features of its kernel, batch and features of its output.
 _CONVOLUTION = [93, 94, 99, 100, 105, 106]
@@ -885,6 +885,7 @@ class _Tensors(NamedTuple):
   gradient: tf.Tensor  # bool [configurable], of a convolution's filter
   stored: tf.Tensor    # int32 [configurable, 3, 2], closest-packed dimensions
   decider: tf.Tensor   # int32 [configurable, 3], row * 3 + tensor; see below
+  fallback: tf.Tensor  # The same, where the decider asks for nothing
 
 
 def _tensors_of(graph: _Graph, raw: tf.Tensor) -> _Tensors:
@@ -919,23 +920,25 @@ def _tensors_of(graph: _Graph, raw: tf.Tensor) -> _Tensors:
   gradient = tf.equal(tf.gather(inputs.opcode, own), _CONVOLUTION_OP) & (
       bytes_[:, 0] < tf.reduce_min(bytes_[:, 1:], -1)) & (
           dims[:, 1] < dims[:, 0])
-  decider = tf.where(
+  deciders = tf.where(
       gradient[:, tf.newaxis] & [True, False, False],
       3 * tf.range(tf.size(own))[:, tf.newaxis],
       _deciders(graph, sizes, nodes))
   stored = tf.gather(raw[:, _OWN_LAYOUT:_OWN_LAYOUT + 2], nodes)
   return _Tensors(nodes, tf.gather(sizes, nodes), bytes_, gradient,
-                  tf.cast(stored, tf.int32), decider)
+                  tf.cast(stored, tf.int32), *tf.unstack(deciders))
 
 
 def _deciders(graph: _Graph, sizes: tf.Tensor, tensors: tf.Tensor
               ) -> tf.Tensor:
-  """Which request decides each tensor's layout: int32 [configurable, 3].
+  """Which requests decide each tensor's layout: int32 [2, configurable, 3].
 
   XLA hands a layout on through operations that keep the rank of what they read,
   and through convolutions that keep its sizes, but for the features of a
   concatenate. Of the configurable nodes that ask for layouts of tensors so
-  connected, the last one decides, and what it reads before what it writes.
+  connected, the last one decides, and what it reads before what it writes. A
+  reshape may ask for nothing; then the last of the others does. What it asks of
+  its output stands in the place of the kernel, which it has not.
   """
   inputs, own = graph.inputs, graph.inputs.config_node
   read, reads = (tf.gather(sizes, side)
@@ -964,15 +967,21 @@ def _deciders(graph: _Graph, sizes: tf.Tensor, tensors: tf.Tensor
                            [tf.range(graph.nodes), tf.constant(True)])
   asks = tf.gather(group, tensors)
   order = 3 * own[:, tf.newaxis] + tf.range(3)
-  is_reshape = tf.equal(tf.gather(inputs.opcode, own), _RESHAPE_OP)
-  has_none = is_reshape[:, tf.newaxis] & [False, False, True]
-  latest = tf.gather(tf.math.unsorted_segment_max(
-      tf.reshape(tf.where(has_none, -1, order), [-1]),
-      tf.reshape(asks, [-1]), graph.nodes), asks)
-  latest = tf.where(has_none, order, latest)
   row = tf.math.unsorted_segment_max(
       tf.range(tf.size(own)), own, graph.nodes)
-  return 3 * tf.gather(row, latest // 3) + latest % 3
+  is_reshape = tf.equal(
+      tf.gather(inputs.opcode, own), _RESHAPE_OP)[:, tf.newaxis]
+  is_no_kernel = is_reshape & [False, False, True]
+
+  def last_but(left_out):
+    last = tf.gather(tf.math.unsorted_segment_max(
+        tf.reshape(tf.where(left_out, -1, order), [-1]),
+        tf.reshape(asks, [-1]), graph.nodes), asks)
+    last = tf.where(last < 0, order, last)
+    last = tf.where(is_no_kernel, order[:, :1], last)
+    return 3 * tf.gather(row, last // 3) + last % 3
+
+  return tf.stack([last_but(is_no_kernel), last_but(is_reshape)])
 
 
 def _elements(sizes: tf.Tensor) -> tf.Tensor:
@@ -1001,32 +1010,33 @@ def _padding(minor: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
       * tf.math.ceil(second / unit) * unit / second) - 1)
 
 
-class _Prices(NamedTuple):
-  """What layouts of each configurable node cost, float32 in 2^16 bytes."""
-  closest: tf.Tensor  # [configurable, 3, 49], see `_of_pairs`
-  whole: tf.Tensor    # [configurable], of padding that doubles all tensors
-  rows: tf.Tensor     # int32 [reshapes], that a layout may be asked of
-  asked: tf.Tensor    # [reshapes], of any layout
-  turned: tf.Tensor   # [reshapes], of one that is not row-major
+def _prices_of(graph: _Graph, tensors: _Tensors) -> tuple:
+  """What layouts cost, in 2^16 bytes; training does not change it.
 
+  Padding of what convolutions read and write costs its bytes, but nothing for
+  an output of the program, whose layout is settled before. Of products it costs
+  a fifth, but for an output that nothing else decides, and nothing with four
+  dimensions, which XLA merges. Weights cost nothing: they are laid out ahead of
+  time. A filter's gradient has no weight, and padding of its output costs ten
+  times its multiplications, the root of the product of the three tensors'
+  elements. An input whose closest dimension is not the stored one costs 0.6 of
+  its bytes, a square filter 0.1 of the padded output. A reshape that is asked
+  for a layout costs its bytes, and three times as much again if that is not
+  row-major, unless it reads a transpose. The prices were chosen on the sample
+  data's train and validation programs, that of a gradient also on the public
+  unet_3d.4x4.bf16.
 
-def _prices_of(graph: _Graph, tensors: _Tensors) -> _Prices:
-  """Prices, which training does not change.
-
-  Padding of what convolutions read and write costs its bytes, of an argument of
-  the program 0.3 of them. Of products it costs a tenth, but for an output that
-  nothing else decides, and nothing with four dimensions, which XLA merges.
-  Weights cost nothing: they are laid out ahead of time. A filter's gradient has
-  no weight, and padding of its output costs ten times its multiplications, the
-  root of the product of the three tensors' elements. An input whose closest
-  dimension is not the stored one costs 0.3 of its bytes, a square filter 0.1 of
-  the padded output. A reshape that is asked for a layout costs its bytes, and
-  three times as much again if that is not row-major, unless it reads a
-  transpose. The prices were chosen on the sample data's train and validation
-  programs, that of a gradient also on the public unet_3d.4x4.bf16.
+  Returns the price of each pair of closest dimensions, float32 [configurable,
+  3, 49], see `_of_pairs`; and that of padding which doubles all tensors of a
+  node, [configurable].
   """
-  opcode, source = (tf.gather(graph.inputs.opcode, node) for node in (
-      graph.inputs.config_node, tensors.node[:, 1]))
+  inputs = graph.inputs
+  opcode, source = (tf.gather(inputs.opcode, node) for node in (
+      inputs.config_node, tensors.node[:, 1]))
+  reads = tf.not_equal(tf.gather(inputs.opcode, inputs.consumer), _TUPLE_OP)
+  is_read = tf.gather(_sums_by(
+      tf.cast(reads, tf.int32), inputs.producer, graph.nodes),
+                      inputs.config_node) > 0
   is_reshape, is_convolution = (
       tf.equal(opcode, op) for op in (_RESHAPE_OP, _CONVOLUTION_OP))
   output, input_, kernel = tf.unstack(tensors.bytes, axis=-1)
@@ -1035,13 +1045,13 @@ def _prices_of(graph: _Graph, tensors: _Tensors) -> _Prices:
   is_free = is_reshape[:, tf.newaxis] | (
       tf.math.count_nonzero(tensors.sizes, -1) > 3)
   rate = tf.where(  # [configurable, 3]
-      is_convolution[:, tf.newaxis], 1.0, tf.where(is_free, 0.0, 0.1))
+      is_convolution[:, tf.newaxis], 1.0, tf.where(is_free, 0.0, 0.2))
   is_last = (rate[:, 0] > 0) & tf.equal(tensors.decider[:, 0] % 3, 0)
-  padding = [
-      tf.where(tensors.gradient, 10 * multiplied,
-               output * tf.where(is_last, 1.0, rate[:, 0])),
-      input_ * rate[:, 1] * tf.where(tf.equal(source, _PARAMETER_OP), 0.3, 1.0),
-      tf.where(tensors.gradient, kernel, 0.0)]
+  of_output = tf.where(is_convolution & ~is_read, 0.0,
+                       tf.where(is_last, 1.0, rate[:, 0]))
+  padding = tf.stack([
+      tf.where(tensors.gradient, 10 * multiplied, output * of_output),
+      input_ * rate[:, 1], tf.where(tensors.gradient, kernel, 0.0)], -1)
   sizes = tf.maximum(1.0, tensors.sizes)
   stored = _padding(*tf.unstack(_sizes_at(sizes, tensors.stored), axis=-1))
   features = _sizes_at(tensors.sizes[:, 2], tensors.stored[:, 2])
@@ -1049,24 +1059,23 @@ def _prices_of(graph: _Graph, tensors: _Tensors) -> _Prices:
       features[:, 0], features[:, 1])
   other = tf.stack([
       tf.zeros_like(output),
-      tf.where(is_reshape | tensors.gradient, 0.0, 0.3 * input_),
+      tf.where(is_reshape | tensors.gradient, 0.0, 0.6 * input_),
       tf.where(is_square, 0.1 * output * (1 + stored[:, 0]), 0.0)], -1)
-  rows = _rows_where(is_reshape)
-  source, moved = tf.gather(source, rows), tf.gather(output, rows)
-  padding = tf.stack(padding, -1)
-  return _Prices(
-      _of_pairs(tensors, stored, padding, other),
-      tf.reduce_sum(padding, -1) + tf.where(is_reshape, output, 0.0), rows,
-      moved, tf.where(tf.equal(source, _TRANSPOSE_OP), 0.0, 3 * moved))
+  asked = tf.where(is_reshape, output, 0.0)
+  turned = tf.where(tf.equal(source, _TRANSPOSE_OP), 0.0, 3 * asked)
+  return (_of_pairs(tensors, stored, padding, other, asked, turned),
+          tf.reduce_sum(padding, -1) + asked)
 
 
 def _of_pairs(tensors: _Tensors, stored: tf.Tensor, padding: tf.Tensor,
-              other: tf.Tensor) -> tf.Tensor:
+              other: tf.Tensor, asked: tf.Tensor, turned: tf.Tensor
+              ) -> tf.Tensor:
   """The price of each pair of closest dimensions, [configurable, 3, 49].
 
   A pair's place is 7 * minor + second; 6 means none, and as the minor dimension
-  that no layout was asked for. Args, float32 [configurable, 3]: what the stored
-  layout pads, the price of padding, and that of another minor dimension.
+  that no layout was asked for. Args: what the stored layout pads, the price of
+  padding, and that of another minor dimension, float32 [configurable, 3]; of
+  any layout that a reshape asks for, of one not row-major, [configurable].
   """
   sizes = tf.pad(tf.maximum(1.0, tensors.sizes), [[0, 0], [0, 0], [0, 1]],
                  constant_values=1.0)
@@ -1076,41 +1085,38 @@ def _of_pairs(tensors: _Tensors, stored: tf.Tensor, padding: tf.Tensor,
       _padding(minor, sizes[..., tf.newaxis, :]) * padding[..., tf.newaxis,
                                                            tf.newaxis]
       + tf.where(is_other, other[..., tf.newaxis], 0.0)[..., tf.newaxis])
+  # Row-major: the last two dimensions of more than one element are closest.
+  last = tf.math.top_k(tf.where(
+      tensors.sizes[:, 0] > 1, tf.range(_DIMS), -1), 2)[0][..., tf.newaxis]
+  is_turned = tf.not_equal(last[:, 0], tf.range(_DIMS))[
+      ..., tf.newaxis] | tf.not_equal(
+          last[:, 1], tf.range(_DIMS + 1))[:, tf.newaxis]
+  asked, turned = (x[:, tf.newaxis, tf.newaxis] for x in (asked, turned))
+  of_reshape = asked + tf.where(is_turned, turned, 0.0)
+  prices += of_reshape[:, tf.newaxis] * [[[0.0]], [[0.0]], [[1.0]]]
   left = tf.repeat((stored * padding)[..., tf.newaxis], _DIMS + 1, -1)
   return tf.concat([tf.reshape(
       prices, [-1, _LAYOUTS, _DIMS * (_DIMS + 1)]), left], -1)
 
 
-def _costs(closest: tf.Tensor, outputs: tf.Tensor, tensors: _Tensors,
-           prices: _Prices) -> tf.Tensor:
+def _costs(closest: tf.Tensor, tensors: _Tensors, prices: tf.Tensor
+           ) -> tf.Tensor:
   """float32 [configurable, configs].
 
   `closest` has the two closest dimensions of each layout that is asked for,
-  int32 [configurable, configs, 6], `outputs` whole layouts of what reshapes
-  make, [reshapes, configs, 6].
+  int32 [configurable, configs, 6].
   """
   place = tf.where(closest < 0, _DIMS, tf.minimum(closest, _DIMS - 1))
   pair = tf.transpose(
       (_DIMS + 1) * place[..., ::2] + place[..., 1::2], [0, 2, 1])
   shape = tf.shape(pair)  # [configurable, 3, configs]
-  pair = tf.gather(tf.reshape(pair, [-1, shape[2]]),
-                   tf.reshape(tensors.decider, [-1]))
-  first = prices.closest.shape[-1] * tf.range(tf.shape(pair)[0])
-  costs = tf.reduce_sum(tf.reshape(tf.gather(
-      tf.reshape(prices.closest, [-1]), first[:, tf.newaxis] + pair), shape), 1)
-  turned = _is_turned(outputs, tf.gather(tensors.sizes[:, 0], prices.rows))
-  return tf.tensor_scatter_nd_add(
-      costs, prices.rows[:, tf.newaxis],
-      tf.where(outputs[..., 0] >= 0, prices.asked[:, tf.newaxis], 0.0)
-      + tf.where(turned, prices.turned[:, tf.newaxis], 0.0))
-
-
-def _is_turned(layouts: tf.Tensor, sizes: tf.Tensor) -> tf.Tensor:
-  """Whether int32 [reshapes, configs, 6] are not row-major; sizes of 1 fit."""
-  many = _sizes_at(sizes, layouts) > 1
-  closer, farther = layouts[..., :-1], layouts[..., 1:]
-  return tf.reduce_any((closer >= 0) & (closer < farther)
-                       & many[..., :-1] & many[..., 1:], -1)
+  pair = tf.reshape(pair, [-1, shape[2]])
+  pair, other = (tf.gather(pair, tf.reshape(of, [-1])) for of in (
+      tensors.decider, tensors.fallback))
+  pair = tf.where(pair < _DIMS * (_DIMS + 1), pair, other)
+  first = prices.shape[-1] * tf.range(tf.shape(pair)[0])[:, tf.newaxis]
+  return tf.reduce_sum(tf.reshape(
+      tf.gather(tf.reshape(prices, [-1]), first + pair), shape), 1)
 
 
 # ------------------------------------------------------- chapter: convolutions
@@ -1243,19 +1249,14 @@ class MyLayoutSAGE(LayoutGCN):
     raw = self._statistics.raw('node', graph.inputs.node_feats)
     tensors = _tensors_of(graph, raw)
     rows, encoded = super()._encode(graph, embedded)
-    return rows, (encoded, tensors, _prices_of(graph, tensors))
+    return rows, (encoded, tensors, *_prices_of(graph, tensors))
 
   def _sums(self, graph, encoded, config_feats, weight):
     """[sums of `LayoutGCN`, sum of the costs, sum of the prices]."""
-    encoded, tensors, prices = encoded
-    closest, outputs = (
-        tf.cast(self._statistics.raw('config', feats, columns), tf.int32)
-        for feats, columns in (
-            (config_feats, _CLOSEST),
-            (tf.gather(config_feats, prices.rows), range(_DIMS))))
-    costs = _costs(closest, outputs, tensors, prices)
-    pair = tf.stack(
-        [costs, prices.whole[:, tf.newaxis] + tf.zeros_like(costs)], -1)
+    encoded, tensors, prices, whole = encoded
+    costs = _costs(tf.cast(self._statistics.raw(
+        'config', config_feats, _CLOSEST), tf.int32), tensors, prices)
+    pair = tf.stack([costs, whole[:, tf.newaxis] + tf.zeros_like(costs)], -1)
     if weight is not None:
       pair *= tf.gather(weight, graph.inputs.config_node)[
           :, tf.newaxis, tf.newaxis]

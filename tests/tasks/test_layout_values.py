@@ -64,8 +64,8 @@ def test_padding_to_whole_layout_tiles():
     np.testing.assert_allclose(found, want, rtol=1e-5)
 
 
-CONVOLUTION, DOT, ADD, SLICE, CONCATENATE, PARAMETER, TRANSPOSE = (
-    26, 34, 2, 92, 22, 63, 98)
+CONVOLUTION, DOT, ADD, SLICE, CONCATENATE, PARAMETER, TRANSPOSE, TUPLE = (
+    26, 34, 2, 92, 22, 63, 98, 99)
 RESHAPE = layout_models._RESHAPE_OP
 
 
@@ -115,9 +115,20 @@ def test_the_last_request_decides_the_layout_of_connected_tensors():
   assert deciders(opcodes, sizes).tolist() == [[1, 1, 2], [7, 7, 5], [6, 7, 8]]
 
 
+def test_where_a_reshape_asks_for_nothing_the_last_of_the_others_decides():
+  """4 reshapes the sum of the product 2, for the product 6."""
+  found = tensors_of(
+      [PARAMETER, PARAMETER, DOT, ADD, RESHAPE, PARAMETER, DOT],
+      [[8, 32], [32, 16], [8, 16], [8, 16], [8, 4, 4], [4, 4], [8, 4, 4]],
+      [2, 4, 6], [(2, 0), (2, 1), (3, 2), (4, 3), (6, 4), (6, 5)])[1]
+  # Third of a reshape is what it asks of its output.
+  assert found.decider.numpy().tolist() == [[4, 1, 2], [7, 4, 3], [6, 7, 8]]
+  assert found.fallback.numpy().tolist() == [[0, 1, 2], [7, 0, 3], [6, 7, 8]]
+
+
 def closest(prices, minor, second):
   """What it costs if these dimensions are packed closest; 6: not asked."""
-  return prices.closest[:, :, 7 * minor + second]
+  return prices[0][:, :, 7 * minor + second]
 
 
 def test_prices_of_products_and_reshapes():
@@ -125,30 +136,41 @@ def test_prices_of_products_and_reshapes():
   prices = layout_models._prices_of(*tensors_of(
       [PARAMETER, ADD, DOT, RESHAPE], [tall] * 4, [2, 3],
       [(2, 0), (2, 1), (3, 2)]))
-  # 0.3 of what an argument's padding costs; the reshape decides the product.
-  np.testing.assert_allclose(
-      closest(prices, 6, 6), [[0.2, 0.06, 0], [0, 0, 0]], rtol=1e-6)
-  np.testing.assert_allclose(
-      closest(prices, 0, 1), [[0, 0.6, 0], [0, 0, 0]], rtol=1e-6)
-  assert prices.rows.numpy().tolist() == [1]
-  np.testing.assert_allclose([prices.asked, prices.turned], [[2], [6]])
-  np.testing.assert_allclose(prices.whole, [0.26, 2])
+  # The reshape decides the product; last is what it is asked for.
+  for pair, want in (((6, 6), [[0.4, 0.4, 0], [0, 0, 0]]),
+                     ((1, 0), [[0.4, 0.4, 0], [0, 0, 2]]),
+                     ((0, 1), [[0, 1.2, 0], [0, 0, 8]])):
+    np.testing.assert_allclose(closest(prices, *pair), want, rtol=1e-6)
+  np.testing.assert_allclose(prices[1], [0.8, 2])
   prices = layout_models._prices_of(*tensors_of(
-      [ADD, ADD, DOT, TRANSPOSE, RESHAPE], [[16, 16, 16, 16]] * 5, [2, 4],
+      [ADD, ADD, DOT, TRANSPOSE, RESHAPE], [[16, 16, 16, 16, 1]] * 5, [2, 4],
       [(2, 0), (2, 1), (3, 2), (4, 3)]))
   np.testing.assert_allclose(closest(prices, 6, 6), [[0, 0, 0]] * 2)
-  np.testing.assert_allclose([prices.asked, prices.turned], [[2], [0]])
+  np.testing.assert_allclose(closest(prices, 0, 1)[1], [0, 0, 2])
+
+
+def test_a_reshape_of_dimensions_of_size_1_is_row_major_without_them():
+  prices = layout_models._prices_of(*tensors_of(
+      [ADD, RESHAPE], [[1024, 64], [1024, 64, 1]], [1], [(1, 0)]))
+  for pair, want in (((1, 0), 2), ((0, 1), 8), ((2, 1), 8)):
+    np.testing.assert_allclose(closest(prices, *pair)[0, 2], want)
 
 
 def test_prices_of_convolutions():
   image = [8, 16, 16, 32]  # 2, and 6 of padding.
-  prices = layout_models._prices_of(*tensors_of(
-      [ADD, PARAMETER, CONVOLUTION], [image, [3, 3, 32, 32], image], [2],
-      [(2, 0), (2, 1)]))
+  nodes = ([ADD, PARAMETER, CONVOLUTION, ADD],
+           [image, [3, 3, 32, 32], image, image], [2])
+  edges = [(2, 0), (2, 1), (3, 2)]
+  prices = layout_models._prices_of(*tensors_of(*nodes, edges))
   np.testing.assert_allclose(closest(prices, 6, 6), [[6, 6, 0]])
   # 16 of 128 lanes; a filter that is stored in another way.
   np.testing.assert_allclose(
-      closest(prices, 2, 3), [[14, 14.6, 0.8]], rtol=1e-6)
+      closest(prices, 2, 3), [[14, 15.2, 0.8]], rtol=1e-6)
+  # The layout of what the program returns is settled before.
+  nodes[0][3] = TUPLE
+  for some in (edges, edges[:2]):
+    prices = layout_models._prices_of(*tensors_of(*nodes, some))
+    np.testing.assert_allclose(closest(prices, 6, 6), [[0, 6, 0]])
 
 
 def test_a_filters_gradient_costs_its_multiplications():
@@ -160,24 +182,21 @@ def test_a_filters_gradient_costs_its_multiplications():
       closest(prices, 0, 1), [[7 * 10 * 2 ** 4, 2, 2]], rtol=1e-5)
 
 
-def test_costs_of_decided_layouts_and_of_reshapes():
+def test_costs_of_decided_layouts():
   of_one = layout_models._Tensors(
       tf.zeros([1, 3], tf.int32), tf.constant([[[8., 100, 0, 0, 0, 0]] * 3]),
       tf.ones([1, 3]), tf.constant([False]), tf.constant([[[0, 1]] * 3]),
-      tf.constant([[1, 1, 2]]))  # What the node reads decides its output.
+      tf.constant([[1, 1, 2]]),  # What the node reads decides its output,
+      tf.constant([[2, 1, 2]]))  # and, if it asks for nothing, the kernel.
   table = np.zeros([1, 3, 49], np.float32)
   table[0, :, 42:] = [[1], [10], [100]]  # Not asked.
   table[0, :, 1] = [2, 20, 200]          # 0, then 1.
-  prices = layout_models._Prices(
-      tf.constant(table), tf.ones([1]), tf.constant([0]), tf.constant([1e4]),
-      tf.constant([1e5]))
   for asked, want in (
-      ([-1, -1, -1, -1, -1, -1], 111), ([0, 1, -1, -1, -1, -1], 111 + 1.1e5),
-      ([1, 0, -1, -1, -1, -1], 111 + 1e4), ([-1, -1, 0, 1, -1, -1], 122),
-      ([-1, -1, -1, -1, 0, 1], 211)):
-    output = [*asked[:2], -1, -1, -1, -1]
+      ([-1, -1, -1, -1, -1, -1], 111), ([0, 1, -1, -1, -1, -1], 111),
+      ([-1, -1, 0, 1, -1, -1], 122), ([-1, -1, -1, -1, 0, 1], 212),
+      ([-1, -1, 0, 1, 0, 1], 222)):
     found = layout_models._costs(
-        tf.constant([[asked]]), tf.constant([[output]]), of_one, prices)
+        tf.constant([[asked]]), of_one, tf.constant(table))
     np.testing.assert_allclose(found, [[want]], rtol=1e-6)
 
 
