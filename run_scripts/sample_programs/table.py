@@ -324,6 +324,18 @@ _LAYOUT_ROWS = [
   ('resnet_3d', test, i.resnet3d, [(2, 8, 32, 32, 3)], bf16, 'infer',
    dict(widths=(24, 48), classes=50)),
   ('flow', test, o.flow, [(8, 16, 16, 24)], bf16, 'infer', dict(hidden=64)),
+  ('alexnet', test, i.alexnet, [(8, 67, 67, 3)], bf16, 'infer',
+   dict(classes=100)),
+  ('shufflenet', test, i.shufflenet, [(8, 64, 64, 3)], f32, 'infer',
+   dict(width=96, classes=50)),
+  ('swin', test, s.swin, [(4, 56, 56, 3)], bf16, 'infer', dict(width=48)),
+  ('seq2seq', test, s.seq2seq, [(4, 32, 'i'), (4, 24, 'i')], bf16, 'infer',
+   dict(vocabulary=800, width=128, heads=4)),
+  ('gru', test, s.gru, [(24, 20, 48)], f32, 'sgd', dict(width=96)),
+  ('wide_and_deep', test, o.wide_and_deep, [(256, 16), (256, 12, 'i')], f32,
+   'sgd', dict(rows=2000)),
+  ('dense_graph', test, o.dense_graph, [(8, 60, 40), (8, 60, 60)], bf16,
+   'sgd', dict(width=96)),
 ]
 
 
