@@ -1034,9 +1034,8 @@ def _prices_of(graph: _Graph, tensors: _Tensors) -> tuple:
   opcode, source = (tf.gather(inputs.opcode, node) for node in (
       inputs.config_node, tensors.node[:, 1]))
   reads = tf.not_equal(tf.gather(inputs.opcode, inputs.consumer), _TUPLE_OP)
-  is_read = tf.gather(_sums_by(
-      tf.cast(reads, tf.int32), inputs.producer, graph.nodes),
-                      inputs.config_node) > 0
+  readers = _sums_by(tf.cast(reads, tf.int32), inputs.producer, graph.nodes)
+  is_read = tf.gather(readers, inputs.config_node) > 0
   is_reshape, is_convolution = (
       tf.equal(opcode, op) for op in (_RESHAPE_OP, _CONVOLUTION_OP))
   output, input_, kernel = tf.unstack(tensors.bytes, axis=-1)
@@ -1088,9 +1087,9 @@ def _of_pairs(tensors: _Tensors, stored: tf.Tensor, padding: tf.Tensor,
   # Row-major: the last two dimensions of more than one element are closest.
   last = tf.math.top_k(tf.where(
       tensors.sizes[:, 0] > 1, tf.range(_DIMS), -1), 2)[0][..., tf.newaxis]
-  is_turned = tf.not_equal(last[:, 0], tf.range(_DIMS))[
-      ..., tf.newaxis] | tf.not_equal(
-          last[:, 1], tf.range(_DIMS + 1))[:, tf.newaxis]
+  is_turned = tf.not_equal(last[:, 0], tf.range(_DIMS))[..., tf.newaxis] | (
+      tf.not_equal(last[:, 1], tf.range(_DIMS + 1))
+      & (sizes[:, 0] > 1))[:, tf.newaxis]
   asked, turned = (x[:, tf.newaxis, tf.newaxis] for x in (asked, turned))
   of_reshape = asked + tf.where(is_turned, turned, 0.0)
   prices += of_reshape[:, tf.newaxis] * [[[0.0]], [[0.0]], [[1.0]]]
