@@ -52,8 +52,8 @@ _PATIENCE = 400  # Draws without a new configuration that end a search.
 # Of a copy that turns dimensions around, by the compiler's own estimates.
 BYTES_PER_CYCLE = 170
 COMPILER = 'libtpu 0.0.42.1'
-# Configurations of a search, by split. Of 150, ten tries with any model find one
-# of the fastest.
+# Configurations of a search, by split. Of 150, ten tries with any model find
+# one of the fastest.
 CONFIGS = {'train': 150, 'valid': 150, 'test': 500}
 FEWEST = 50  # Of a program that is packed.
 _DUMP = ('--xla_dump_to={} --xla_dump_hlo_as_proto --xla_dump_hlo_pass_re=.* '

@@ -40,8 +40,10 @@ def test_two_products_and_a_reshape(program, monkeypatch):
   assert one.group != other.group
   # In programs with many kinds of nodes the sizes may differ.
   monkeypatch.setattr(layout_choices, '_MAX_GROUPS', 1)
-  one, other = choices_of(program, 9)
-  assert one.group == other.group
+  for too_few, alike in ((len(names), False), (0, True)):
+    monkeypatch.setattr(layout_choices, '_TOO_FEW_GROUPS', too_few)
+    one, other = choices_of(program, 9)
+    assert (one.group == other.group) == alike
 
 
 def test_a_product_with_batch_orders_its_last_dimensions_alone():

@@ -22,7 +22,8 @@ from tpu_graphs_ext.data import schema
 
 CONFIGURABLE = ('convolution', 'dot', 'reshape')
 _MAX_ORDERS = 6  # Of a reshape's groups, as in real files.
-_MAX_GROUPS = 14  # With more, nodes of different sizes get the same layout.
+_MAX_GROUPS = 14  # With more, nodes of different sizes get the same layout,
+_TOO_FEW_GROUPS = 2  # if that leaves more than these.
 NO_LAYOUT = ()
 
 
@@ -46,8 +47,7 @@ def layout_choices(module) -> list[NodeChoice]:
   """The configurable nodes of the entry computation, which comes last."""
   entry = module.computations[-1]
   first = sum(len(c.instructions) for c in module.computations[:-1])
-  shapes = {node.id: tuple(node.shape.dimensions)
-            for node in entry.instructions}
+  shapes = {n.id: tuple(n.shape.dimensions) for n in entry.instructions}
   found = []
   for number, node in enumerate(entry.instructions, first):
     if node.opcode in CONFIGURABLE:
@@ -56,7 +56,8 @@ def layout_choices(module) -> list[NodeChoice]:
         found.append((number, node, options, sizes))
   kinds = [(node.opcode, options, sizes) for _, node, options, sizes in found]
   if len(set(kinds)) > _MAX_GROUPS:
-    kinds = [kind[:2] for kind in kinds]
+    fewer = [kind[:2] for kind in kinds]
+    kinds = fewer if len(set(fewer)) > _TOO_FEW_GROUPS else kinds
   groups = {kind: i for i, kind in enumerate(dict.fromkeys(kinds))}
   return [NodeChoice(number, node.id, node.name, options, groups[kind])
           for (number, node, options, _), kind in zip(found, kinds)]
@@ -117,8 +118,7 @@ def _of_reshape(source: Sequence[int], target: Sequence[int]) -> tuple:
         completed([d for group in order for d in group[side][::-1]], len(dims))
         for side, dims in enumerate((source, target)))
     options.append(Layouts(after, before, NO_LAYOUT))
-  nothing = Layouts(NO_LAYOUT, NO_LAYOUT, NO_LAYOUT)
-  return tuple(dict.fromkeys([*options, nothing]))
+  return tuple(dict.fromkeys([*options, Layouts(*3 * [NO_LAYOUT])]))
 
 
 def reshape_groups(source: Sequence[int], target: Sequence[int]) -> list:
