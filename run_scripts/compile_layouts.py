@@ -55,7 +55,7 @@ COMPILER = 'libtpu 0.0.42.1'
 # Configurations of a search, by split. Of 150, ten tries with any model find
 # one of the fastest.
 CONFIGS = {'train': 150, 'valid': 150, 'test': 500}
-FEWEST = 50  # Of a program that is packed.
+FEWEST = 150  # Of a program that is packed.
 _DUMP = ('--xla_dump_to={} --xla_dump_hlo_as_proto --xla_dump_hlo_pass_re=.* '
          '--xla_dump_hlo_pipeline_re=Layout.assignment|final.rematerialization')
 # Optimisations of machine code, a quarter of the time; cycles are estimated

@@ -79,7 +79,7 @@ def test_configurations_are_distinct_and_start_at_the_compilers_own(programs):
     for search in layouts.SEARCHES:
       chosen, cycles = program.searches[search]
       assert len(np.unique(chosen, axis=0)) == len(chosen) == len(cycles)
-      assert len(chosen) >= 50 and cycles.min() > 0
+      assert len(chosen) >= 150 and cycles.min() > 0
       own.add((tuple(chosen[0].tolist()), int(cycles[0])))
     assert len(own) == 1  # The same in both searches.
 
