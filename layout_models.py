@@ -866,8 +866,8 @@ _SHAPE, _OWN_LAYOUT = 21, 134  # First of six node columns each.
 _CONVOLUTION_OP, _RESHAPE_OP = 26, 75  # Opcodes of the files.
 _CONCATENATE_OP, _TRANSPOSE_OP, _TUPLE_OP = 22, 98, 99
 # Those whose output has a layout of its own: convolution, dot, gather, reduce,
-# reshape, scatter, slice, sort, transpose; and what has one that suits each
-# reader: broadcast, constant, iota.
+# reshape, scatter, slice, sort, transpose; and those of which each reader gets
+# the layout that suits it: broadcast, constant, iota.
 _NEW_LAYOUT = [26, 34, 42, 70, 75, 82, 92, 93, _TRANSPOSE_OP]
 _SHARED = [13, 24, 48]
 # Node columns of a convolution: batch and features of its input, input and
@@ -937,8 +937,8 @@ def _deciders(graph: _Graph, sizes: tf.Tensor, tensors: tf.Tensor
   and through convolutions that keep its sizes, but for the features of a
   concatenate. Of the configurable nodes that ask for layouts of tensors so
   connected, the last one decides, and what it reads before what it writes. A
-  reshape may ask for nothing; then the last of the others does. What it asks of
-  its output stands in the place of the kernel, which it has not.
+  reshape may ask for nothing; then the last of the other requests decides. It
+  has no kernel: in that place stands what it asks of its output.
   """
   inputs, own = graph.inputs, graph.inputs.config_node
   read, reads = (tf.gather(sizes, side)
@@ -1013,9 +1013,9 @@ def _padding(minor: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
 def _prices_of(graph: _Graph, tensors: _Tensors) -> tuple:
   """What layouts cost, in 2^16 bytes; training does not change it.
 
-  Padding of what convolutions read and write costs its bytes, but nothing for
-  an output of the program, whose layout is settled before. Of products it costs
-  a fifth, but for an output that nothing else decides, and nothing with four
+  Padding of what convolutions read and write costs its bytes, except in an
+  output of the program, whose layout no request changes. Of products it costs a
+  fifth, but for an output that nothing else decides, and nothing with four
   dimensions, which XLA merges. Weights cost nothing: they are laid out ahead of
   time. A filter's gradient has no weight, and padding of its output costs ten
   times its multiplications, the root of the product of the three tensors'

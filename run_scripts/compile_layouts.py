@@ -55,7 +55,7 @@ COMPILER = 'libtpu 0.0.42.1'
 # Configurations of a search, by split. Of 150, ten tries with any model find
 # one of the fastest.
 CONFIGS = {'train': 150, 'valid': 150, 'test': 500}
-FEWEST = 150  # Of a program that is packed.
+FEWEST = min(CONFIGS.values())  # Of a program that is packed.
 _DUMP = ('--xla_dump_to={} --xla_dump_hlo_as_proto --xla_dump_hlo_pass_re=.* '
          '--xla_dump_hlo_pipeline_re=Layout.assignment|final.rematerialization')
 # Optimisations of machine code, a quarter of the time; cycles are estimated
@@ -367,7 +367,7 @@ def searched(kind: str, sizes: np.ndarray, own: Sequence[int], configs: int,
 
 
 def measure(name: str, folder: str, configs: int, passes: Passes,
-            cycles: Cycles, minutes: float) -> str:
+            cycles: Cycles) -> str:
   """Adds what a program lacks; returns a line that says what it has."""
   start = time.monotonic()
   with open(os.path.join(folder, 'hlo', name + '.pb'), 'rb') as file:
@@ -391,9 +391,7 @@ def measure(name: str, folder: str, configs: int, passes: Passes,
   def judge(search, chosen):
     nonlocal refused
     chosen = tuple(int(option) for option in chosen)
-    share = 1 if search == layouts.SEARCHES[-1] else 0.5
-    if (chosen not in known
-        and time.monotonic() - start < 60 * minutes * share):
+    if chosen not in known:
       try:
         optimized = passes.run(constrained(before, choices, chosen))[_LAST]
         known[chosen] = cycles.of_program(optimized)
@@ -402,8 +400,8 @@ def measure(name: str, folder: str, configs: int, passes: Passes,
         known[chosen] = None
       with open(path + '.jsonl', 'a') as file:
         file.write(json.dumps([search, chosen, known[chosen]]) + '\n')
-    refused += known.get(chosen) is None
-    return known.get(chosen)
+    refused += known[chosen] is None
+    return known[chosen]
 
   found = {}
   for search in layouts.SEARCHES:
@@ -485,8 +483,6 @@ def main() -> None:
   parser = argparse.ArgumentParser(
       description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
   parser.add_argument('dir')
-  parser.add_argument('--minutes', type=float, default=1e9,
-                      help='the most for one program')
   parser.add_argument('--only', nargs='*', help='names of programs')
   parser.add_argument('--pack', action='store_true',
                       help='write what there is into the package')
@@ -502,8 +498,8 @@ def main() -> None:
     cycles = Cycles(tpu, os.path.join(args.dir, 'kernels.jsonl'))
     for name in args.only or splits:
       try:
-        print(measure(name, args.dir, CONFIGS[splits[name]], passes, cycles,
-                      args.minutes), flush=True)
+        print(measure(name, args.dir, CONFIGS[splits[name]], passes, cycles),
+              flush=True)
       except Exception as error:
         print(f'{name}: {error!r}'[:600], file=sys.stderr, flush=True)
 

@@ -23,7 +23,7 @@ from tpu_graphs_ext.data import schema
 CONFIGURABLE = ('convolution', 'dot', 'reshape')
 _MAX_ORDERS = 6  # Of a reshape's groups, as in real files.
 _MAX_GROUPS = 14  # With more, nodes of different sizes get the same layout,
-_TOO_FEW_GROUPS = 2  # if that leaves more than these.
+_TOO_FEW_GROUPS = 2  # unless that leaves no more than this.
 NO_LAYOUT = ()
 
 
