@@ -87,7 +87,7 @@ def split_folders(data_root: str,
         f'{missing[0]}: does not exist; a data root has the folders '
         f'{"/".join([*collection, "train"])}, valid and test. Name another '
         f'--data_root{", --source or --search" if collection else ""}, or make '
-        'sample data with `tpu-graphs-ext sample-data`')
+        'sample data: `tpu-graphs-ext sample-data --help` says how')
   return folders
 
 
