@@ -33,7 +33,7 @@ from tpu_graphs_ext.sample.kernels import CLOCK_GHZ, SPLITS
 _WHAT = ('Sample data of tpu_graphs_ext: runtimes are estimates of '
          "Google's TPU compiler.")
 _MARKER = schema.SAMPLE_DATA_MARK
-_VERSION = 5  # Data written by another version is written anew.
+_VERSION, _LAYOUT_VERSION = 5, 6  # A folder of another version is refused.
 # Files of each train program of layouts, each with its share of the
 # configurations: a pass over so few programs would be two training steps.
 PARTS = 3
@@ -99,14 +99,15 @@ def write_sample_data(settings: SampleDataSettings) -> Summary:
 
   Raises UserError if `out` holds something else or cannot be written.
   """
-  fingerprint = dataclasses.asdict(settings)
+  fingerprint = {'version': _VERSION, **dataclasses.asdict(settings)}
   del fingerprint['out']
   return _write(settings.out, fingerprint, _tile_problems(settings))
 
 
 def write_layout_data(out: str) -> Summary:
   """The same of the layout task; `layout_train.py --data_root=out` reads it."""
-  return _write(out, {'task': 'layout'}, _layout_problems())
+  return _write(out, {'version': _LAYOUT_VERSION, 'task': 'layout'},
+                _layout_problems())
 
 
 # --- The folder --------------------------------------------------------------
@@ -116,7 +117,6 @@ def _write(out: str, settings: dict, problems: Iterable) -> Summary:
   """Fills the folder with (split, files of a problem, its sizes)."""
   out = files.require_path('--out', out)
   place = os.path.realpath(out)
-  settings = {'version': _VERSION, **settings}
   if files.sums(place):
     return Summary(out, _statistics_in(place, settings), True)
   try:
