@@ -21,16 +21,24 @@ if TYPE_CHECKING:  # True for editors and type checkers.
   from tpu_graphs_ext.engine.settings import LoadSettings, TrainSettings
   from tpu_graphs_ext.engine.train import TrainResult, train
   from tpu_graphs_ext.errors import UserError
+  from tpu_graphs_ext.serving.blocks import BlockChoice, BlockRanking
   from tpu_graphs_ext.serving.cost_model import CostModel
   from tpu_graphs_ext.serving.export import Export, export
+  from tpu_graphs_ext.serving.tile_ranking import (
+    KernelRanking,
+    SourceRanking,
+    TileChoice,
+  )
   from tpu_graphs_ext.tasks.tile import Evaluation
 
 __version__ = '0.3.0'
 
 __all__ = [
-    'Choice', 'CostModel', 'Evaluation', 'Explanation', 'Export', 'Kernel',
-    'LoadSettings', 'Ranking', 'TrainResult', 'TrainSettings', 'UserError',
-    'evaluate', 'evaluate_all', 'export', 'predict', 'rank', 'train']
+    'BlockChoice', 'BlockRanking', 'Choice', 'CostModel', 'Evaluation',
+    'Explanation', 'Export', 'Kernel', 'KernelRanking', 'LoadSettings',
+    'Ranking', 'SourceRanking', 'TileChoice', 'TrainResult', 'TrainSettings',
+    'UserError', 'evaluate', 'evaluate_all', 'export', 'predict', 'rank',
+    'train']
 
 _NAMES = {
     'analytic.explain': 'Explanation',
@@ -40,8 +48,10 @@ _NAMES = {
     'engine.settings': 'LoadSettings TrainSettings',
     'engine.train': 'TrainResult train',
     'errors': 'UserError',
+    'serving.blocks': 'BlockChoice BlockRanking',
     'serving.cost_model': 'CostModel',
     'serving.export': 'Export export',
+    'serving.tile_ranking': 'KernelRanking SourceRanking TileChoice',
     'tasks.tile': 'Evaluation',
 }
 # Name -> the module that has it.

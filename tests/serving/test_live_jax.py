@@ -78,7 +78,7 @@ def test_a_training_step_is_ranked_by_the_model_of_the_package(rank, capsys):
     assert kernel['default_from'] == "the TPU compiler's"
     assert kernel['default']['over_default'] == 1
     assert 1 <= kernel['default']['place'] <= kernel['scored']
-    scores = [pick['score'] for pick in kernel['picks']]
+    scores = [choice['score'] for choice in kernel['choices']]
     assert len(scores) == 3 and scores == sorted(scores)
 
 

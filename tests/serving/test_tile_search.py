@@ -15,8 +15,8 @@ from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.engine import out_of_range, scoring
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import tpu_compiler
-from tpu_graphs_ext.serving import kernel_sources, tile_search
-from tpu_graphs_ext.serving.tile_search import advice_on
+from tpu_graphs_ext.serving import kernel_sources, tile_ranking, tile_search
+from tpu_graphs_ext.serving.tile_search import rank_kernel
 
 
 class LargestFirst:
@@ -59,14 +59,14 @@ def found():
 
 
 def test_the_best_first_and_why(found):
-  advice = advice_on(ranker_of(found), found, 2)
-  assert (advice.scored, advice.fitting, advice.combinations) == (6, 6, 6)
-  first, second = advice.picks
+  ranking = rank_kernel(ranker_of(found), found, 2)
+  assert (ranking.scored, ranking.fitting, ranking.combinations) == (6, 6, 6)
+  first, second = ranking.choices
   assert (first.place, first.tile.output_bounds) == (1, (4, 2))
   # [4, 1] and [2, 2] have one score; the analytic time puts whole rows first.
   assert second.tile.output_bounds == (2, 2)
-  assert advice.default_from == kernel_sources.FROM_TIME
-  assert advice.default.over_default == 1
+  assert ranking.default_from == kernel_sources.FROM_TIME
+  assert ranking.default.over_default == 1
   assert first.measured_ns is None
 
 
@@ -74,13 +74,13 @@ def test_runs_of_the_file_give_the_default_and_times(found):
   """A measured tile of 3 rows is not legal; it is scored too."""
   timed = measured(found, [[1, 2], [4, 2], [3, 2], [4, 2]],
                    [200, 100, 170, 90])
-  advice = advice_on(ranker_of(found), timed, None)
-  assert advice.default_from == kernel_sources.FROM_FILE
-  assert advice.default.tile.output_bounds == (1, 2)
-  assert advice.default.measured_ns == 200
-  assert len(advice.picks) == advice.scored == 7
-  assert [pick.measured_ns for pick in advice.picks][:2] == [90, 170]
-  assert sorted(pick.place for pick in advice.picks) == list(range(1, 8))
+  ranking = rank_kernel(ranker_of(found), timed, None)
+  assert ranking.default_from == kernel_sources.FROM_FILE
+  assert ranking.default.tile.output_bounds == (1, 2)
+  assert ranking.default.measured_ns == 200
+  assert len(ranking.choices) == ranking.scored == 7
+  assert [choice.measured_ns for choice in ranking.choices][:2] == [90, 170]
+  assert sorted(choice.place for choice in ranking.choices) == list(range(1, 8))
 
 
 def test_nodes_and_tiles_outside_the_training_data_are_named(
@@ -91,7 +91,7 @@ def test_nodes_and_tiles_outside_the_training_data_are_named(
       opcodes=frozenset(found.kernel.node_opcode.tolist()))
   monkeypatch.setattr(scoring, 'load_ranker', lambda *unused: ranker)
   with pytest.raises(UserError, match=r'counted in elements.*--data'):
-    tile_search.advise('model_x', ['x.npz'])
+    tile_search.rank_sources('model_x', ['x.npz'])
   ranker = dataclasses.replace(ranker, in_elements=False)
 
   def read(name, *unused):
@@ -100,10 +100,10 @@ def test_nodes_and_tiles_outside_the_training_data_are_named(
     ))], [], [])
 
   monkeypatch.setattr(tile_search.kernel_sources, 'read_source', read)
-  one, = tile_search.advise('model_x', ['1'])
+  one, = tile_search.rank_sources('model_x', ['1'])
   assert not caplog.records and one.kernels[0].unfamiliar == []
   # 4 x 128 layout tiles: bounds from 1 to 4, and from 1 to 128.
-  wide, = tile_search.advise('model_x', ['64'])
+  wide, = tile_search.rank_sources('model_x', ['64'])
   lines = caplog.records[0].message.splitlines()
   assert lines[0].startswith('1 of 1 kernels have features that ')
   assert any(line.startswith('  shape_dimensions_1 is 16,384 ')
@@ -118,20 +118,20 @@ def test_nodes_and_tiles_outside_the_training_data_are_named(
 
 def test_kernels_of_one_tile():
   found = found_of(elementwise([32, 256], opcode='reshape'))
-  advice = advice_on(ranker_of(found), found)
-  assert not advice.picks and advice.default is None
-  assert tile_search.SourceAdvice('f', [advice], [], []).text().endswith(
+  ranking = rank_kernel(ranker_of(found), found)
+  assert not ranking.choices and ranking.default is None
+  assert tile_ranking.SourceRanking('f', [ranking], [], []).text().endswith(
       'nothing to choose, with one legal tile: elementwise')
 
 
 def test_parts_give_what_the_whole_gives(monkeypatch):
   found = found_of(product(1024, 512, 384))
   ranker = ranker_of(found)
-  whole = advice_on(ranker, found, 20)
+  whole = rank_kernel(ranker, found, 20)
   monkeypatch.setattr(tile_search, '_AT_ONCE', 60)
-  assert advice_on(ranker, found, 20) == whole
-  some = advice_on(ranker, found, None, most_tiles=30)
-  assert len(some.picks) == 30 and some.fitting == whole.scored > 30
+  assert rank_kernel(ranker, found, 20) == whole
+  some = rank_kernel(ranker, found, None, most_tiles=30)
+  assert len(some.choices) == 30 and some.fitting == whole.scored > 30
 
 
 def test_a_summary_of_a_compiled_program(found):
@@ -141,8 +141,8 @@ def test_a_summary_of_a_compiled_program(found):
       copies=3, op_name='jit(f)/tanh', cycles=70, share=0.875)
   other = dataclasses.replace(found, share=0.125, cycles=30)
   ranker = ranker_of(found)
-  advice = [advice_on(ranker, one, 1) for one in (known, other)]
-  text = tile_search.SourceAdvice('f', advice, [], []).text()
+  rankings = [rank_kernel(ranker, kernel, 1) for kernel in (known, other)]
+  text = tile_ranking.SourceRanking('f', rankings, [], []).text()
   assert [line.split() for line in text.split('\n\n')[1].split('\n')] == [
       ['kernel', 'share', 'of', 'time', 'best', 'tile', 'analytic', 'time',
        'default', 'tile', 'its', 'place', 'operation'],
@@ -191,7 +191,7 @@ def test_the_command(found, tmp_path, monkeypatch, capsys):
   one, none = json.loads(printed.out)
   assert none['faults'] and not none['kernels']
   kernel, = one['kernels']
-  assert len(kernel['picks']) == kernel['scored'] == 6
+  assert len(kernel['choices']) == kernel['scored'] == 6
   assert kernel['default']['tile']['bound_by']
   for arguments, rule in (
       (['a.pb', '--data', 'b'], 'give one of the two'),

@@ -12,7 +12,7 @@ from tpu_graphs_ext import cli, files
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.engine import threads
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.serving import tile_search
+from tpu_graphs_ext.serving import tile_ranking, tile_search
 from tpu_graphs_ext.sweep import pool, rank_many
 
 
@@ -209,11 +209,12 @@ def test_all_legal_tiles_of_files(ranked, tmp_path, monkeypatch):
   (folder / 'a.hlo').write_bytes(tiny_hlo.convolution().SerializeToString())
   (folder / 'b.hlo').write_bytes(b'HloM')
   (folder / 'c.txt').write_bytes(b'')
-  empty = {field.name: None for field in dataclasses.fields(tile_search.Advice)}
+  empty = {field.name: None
+           for field in dataclasses.fields(tile_ranking.KernelRanking)}
   monkeypatch.setattr(
-      tile_search, 'advice_on', lambda ranker, found, *asked, at_once:
-      tile_search.Advice(**{
-          **empty, 'name': f'{asked}', 'scored': 4, 'picks': [],
+      tile_search, 'rank_kernel', lambda ranker, found, *asked, at_once:
+      tile_ranking.KernelRanking(**{
+          **empty, 'name': f'{asked}', 'scored': 4, 'choices': [],
           'opcodes': [], 'notes': ['a note'], 'unfamiliar': []}))
   summary, content = ranked(folder, all_tiles=True, top_k=3)
   first, second = rows_in(content)

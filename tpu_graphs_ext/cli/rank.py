@@ -140,15 +140,16 @@ def _all_tiles(args: Namespace) -> int:
   _check_shapes(args)
   flags.few_threads(args)
   from tpu_graphs_ext.serving import tile_search
-  advice = tile_search.advise(
+  rankings = tile_search.rank_sources(
       args.dir, args.files, shapes=args.shapes, tpu=args.tpu,
       jax_python=args.jax_python, top_k=args.top_k,
       loading=flags.loading(args))
-  found = [one for one in advice if one.kernels or one.notes]
-  if args.json or found:
-    flags.show(args, lambda: [one.to_json() for one in advice],
-               lambda: '\n\n'.join(one.text(args.verbose) for one in found))
-  return _failed([fault for one in advice for fault in one.faults])
+  shown = [ranking for ranking in rankings if ranking.kernels or ranking.notes]
+  if args.json or shown:
+    flags.show(args, lambda: [ranking.to_json() for ranking in rankings],
+               lambda: '\n\n'.join(ranking.text(args.verbose)
+                                   for ranking in shown))
+  return _failed([fault for ranking in rankings for fault in ranking.faults])
 
 
 def _failed(faults: list[str]) -> int:

@@ -2,7 +2,7 @@
 
 cost_model        the model as an object: score, rank, explain
 tile_search       a model's first choices among all legal tiles, and why
-tile_advice       the result of that search, as data and as text
+tile_ranking      the result of that search, as data and as text
 kernel_sources    a file or a function -> the kernels to rank
 blocks            ranks blocks for a product that is a Pallas kernel
 tf_program        the model as one TensorFlow program on plain tensors

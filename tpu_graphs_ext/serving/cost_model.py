@@ -22,6 +22,7 @@ from tpu_graphs_ext.hlo.features import config_features
 from tpu_graphs_ext.serving import blocks as blocks_lib
 from tpu_graphs_ext.serving import kernel_sources, tf_program, tile_search
 from tpu_graphs_ext.serving.kernel_sources import DEFAULT_TPU, never_timed
+from tpu_graphs_ext.serving.tile_ranking import SourceRanking
 
 KernelLike = Union[Kernel, str, 'os.PathLike[str]', Mapping[str, Any]]
 BoundsLike = Sequence[Any]  # Tiles; see `CostModel`.
@@ -113,7 +114,7 @@ class CostModel:
            bounds: Optional[BoundsLike] = None,
            blocks: Optional[blocks_lib.BlocksLike] = None,
            tpu: str = DEFAULT_TPU, jax_python: str = '') -> Union[
-               rank.Ranking, tile_search.SourceAdvice, blocks_lib.BlockRanking]:
+               rank.Ranking, SourceRanking, blocks_lib.BlockRanking]:
     """The tiles to try first, for a kernel or for all kernels of a function.
 
         model.rank('kernel.npz')
@@ -138,9 +139,9 @@ class CostModel:
     Returns:
       For a kernel a `Ranking`: its `choices`, best first, have `index`, the
       place among the tiles from 0, `score`, and the bounds. Of duplicate tiles
-      one is ranked normally, the rest last. For a function a `SourceAdvice`:
+      one is ranked normally, the rest last. For a function a `SourceRanking`:
       its `kernels`, those with most estimated time first, have `op_name`,
-      `share`, the compiler's tile as `default`, and `picks`. For blocks a
+      `share`, the compiler's tile as `default`, and `choices`. For blocks a
       `BlockRanking`: its `choices`, best first, have `block`.
 
     Raises UserError as `score` does, and if `top` is below 1, no tile of the
@@ -159,7 +160,7 @@ class CostModel:
 
   def _rank_function(
       self, function, shapes, top, bounds, blocks, tpu, jax_python
-  ) -> Union[tile_search.SourceAdvice, blocks_lib.BlockRanking]:
+  ) -> Union[SourceRanking, blocks_lib.BlockRanking]:
     if bounds is not None:
       raise UserError('bounds= goes with a kernel; a function has several')
     if not (callable(function) or isinstance(shapes, str)):
@@ -170,7 +171,7 @@ class CostModel:
       return blocks_lib.rank_function(
           function, shapes, tpu, blocks, top, jax_python)
     tile_search.require_tpu(self._ranker)
-    return tile_search.advice_on_source(
+    return tile_search.rank_source(
         self._ranker, kernel_sources.read_source(
             function, shapes, tpu, jax_python), top)
 

@@ -40,7 +40,7 @@ FROM_TIME = 'fastest by the TPU v3 formula, as no default is known'
 
 @dataclasses.dataclass(frozen=True)
 class SourceKernel:
-  """A kernel, and attributes as in `tile_advice.Advice`."""
+  """A kernel, and attributes as in `tile_ranking.KernelRanking`."""
   kernel: Kernel
   copies: int = 1
   notes: tuple = ()

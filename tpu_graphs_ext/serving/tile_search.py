@@ -21,9 +21,8 @@ from tpu_graphs_ext.engine import out_of_range, scoring
 from tpu_graphs_ext.engine.settings import TOP_CONFIGS, LoadSettings
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import features
-from tpu_graphs_ext.serving import kernel_sources
+from tpu_graphs_ext.serving import kernel_sources, tile_ranking
 from tpu_graphs_ext.serving.kernel_sources import never_timed
-from tpu_graphs_ext.serving.tile_advice import Advice, Pick, SourceAdvice
 
 MOST_TILES = 100_000  # Scored tiles of a kernel; of more, an even sample.
 _AT_ONCE = 8192  # Tiles in one call of the model.
@@ -35,10 +34,11 @@ _TELLING = ('convolution', 'dot', 'reduce', 'reduce-window',
             'select-and-scatter')
 
 
-def advise(model_dir: str, names: list[str], *, shapes: str = '',
-           tpu: str = kernel_sources.DEFAULT_TPU, jax_python: str = '',
-           top_k: Optional[int] = TOP_CONFIGS,
-           loading: LoadSettings = LoadSettings()) -> list[SourceAdvice]:
+def rank_sources(model_dir: str, names: list[str], *, shapes: str = '',
+                 tpu: str = kernel_sources.DEFAULT_TPU, jax_python: str = '',
+                 top_k: Optional[int] = TOP_CONFIGS,
+                 loading: LoadSettings = LoadSettings()
+                 ) -> list[tile_ranking.SourceRanking]:
   """Ranks the legal tiles of the kernels of each source.
 
   See `scoring.load_ranker` for `model_dir` and `loading`, and
@@ -59,26 +59,25 @@ def advise(model_dir: str, names: list[str], *, shapes: str = '',
   try:
     ranker = scoring.load_ranker(model_dir, loading)
     require_tpu(ranker)
-    return [advice_on_source(ranker, source.result(), top_k)
-            for source in sources]
+    return [rank_source(ranker, source.result(), top_k) for source in sources]
   finally:
     pool.shutdown(wait=False, cancel_futures=True)
 
 
-def advice_on_source(ranker: scoring.Ranker, source: kernel_sources.Source,
-                     top_k: Optional[int]) -> SourceAdvice:
+def rank_source(ranker: scoring.Ranker, source: kernel_sources.Source,
+                top_k: Optional[int]) -> tile_ranking.SourceRanking:
   """Ranks the legal tiles of each kernel of a file or function."""
   kernels, faults = [], list(source.faults)
   for found in tqdm(source.kernels, 'kernels', unit='kernel', disable=None,
                     leave=False):
     try:
-      kernels.append(advice_on(ranker, found, top_k))
+      kernels.append(rank_kernel(ranker, found, top_k))
     except UserError as error:
       faults.append(f'{source.name}: {error}')
   out_of_range.warn_of(
       [each for kernel in kernels for each in kernel.unfamiliar],
       len(kernels), ranker.name)
-  return SourceAdvice(source.name, kernels, source.notes, faults)
+  return tile_ranking.SourceRanking(source.name, kernels, source.notes, faults)
 
 
 def require_tpu(ranker: scoring.Ranker) -> None:
@@ -90,9 +89,10 @@ def require_tpu(ranker: scoring.Ranker) -> None:
         'that a file lists, with --data, or in Python rows of config_feat')
 
 
-def advice_on(ranker: scoring.Ranker, found: kernel_sources.SourceKernel,
-              top_k: Optional[int] = TOP_CONFIGS, most_tiles: int = MOST_TILES,
-              at_once: int = _MOST_WORKERS) -> Advice:
+def rank_kernel(ranker: scoring.Ranker, found: kernel_sources.SourceKernel,
+                top_k: Optional[int] = TOP_CONFIGS,
+                most_tiles: int = MOST_TILES,
+                at_once: int = _MOST_WORKERS) -> tile_ranking.KernelRanking:
   """Ranks the legal tiles of one kernel, or raises a UserError.
 
   If it has more than `most_tiles`, an even sample is ranked. At most `at_once`
@@ -108,7 +108,7 @@ def advice_on(ranker: scoring.Ranker, found: kernel_sources.SourceKernel,
     notes.append(f'of {legal.combinations:,} combinations of bounds '
                  f'{legal.looked_at:,} were looked at, evenly spread')
   unfamiliar = out_of_range.of_nodes(ranker.stats, kernel, ranker.opcodes)
-  picks, default, default_from = [], None, ''
+  choices, default, default_from = [], None, ''
   if len(legal.tiles) < 2:
     notes.append('it has one legal tile, so there is nothing to choose')
   else:
@@ -121,15 +121,15 @@ def advice_on(ranker: scoring.Ranker, found: kernel_sources.SourceKernel,
     chosen, default_from = _default(found, explainer, legal.tiles)
     default_ns = float(times[chosen]) if constants_of(ranker.model) else None
     place = int(np.flatnonzero(order == chosen)[0])
-    picks, (default,) = (
-        _picks(kernel, explainer, legal.tiles, scores, order, part, default_ns)
-        for part in (slice(0, top_k), slice(place, place + 1)))
-  return Advice(
+    choices, (default,) = (
+        _choices(kernel, explainer, legal.tiles, scores, order, at, default_ns)
+        for at in (slice(0, top_k), slice(place, place + 1)))
+  return tile_ranking.KernelRanking(
       name=kernel.tile_id, copies=found.copies, op_name=found.op_name,
       share=found.share, cycles=found.cycles, nodes=kernel.num_nodes,
       opcodes=_opcodes(kernel), product=product_of(explainer.loops),
       combinations=legal.combinations, fitting=legal.fitting,
-      scored=len(legal.tiles), picks=picks, default=default,
+      scored=len(legal.tiles), choices=choices, default=default,
       default_from=default_from, notes=notes, unfamiliar=unfamiliar)
 
 
@@ -167,8 +167,7 @@ def _scores(ranker: scoring.Ranker, kernel: Kernel, rows: np.ndarray,
         parts)))
 
 
-def _default(found: kernel_sources.SourceKernel,
-             explainer: explain.Explainer,
+def _default(found: kernel_sources.SourceKernel, explainer: explain.Explainer,
              tiles: np.ndarray) -> tuple[int, str]:
   """(place among the tiles, where it is from)."""
   row = kernel_sources.default_of(found.kernel)
@@ -179,24 +178,24 @@ def _default(found: kernel_sources.SourceKernel,
   return int((tiles == wanted).all(axis=1).argmax()), found.default_from
 
 
-def _picks(kernel: Kernel, explainer: explain.Explainer, tiles: np.ndarray,
-           scores: np.ndarray, order: np.ndarray, part: slice,
-           default_ns: Optional[float]) -> list[Pick]:
-  """A part of the order; times only against a default's."""
-  chosen, measured = order[part], {}
+def _choices(kernel: Kernel, explainer: explain.Explainer, tiles: np.ndarray,
+             scores: np.ndarray, order: np.ndarray, at: slice,
+             default_ns: Optional[float]) -> list[tile_ranking.TileChoice]:
+  """Those at some places of the order; times only against a default's."""
+  chosen, measured = order[at], {}
   if kernel.num_configs and (kernel.runtime_ns > 1).all():
     runs = sorted(zip(kernel.runtime_ns.tolist(), map(
         tuple, explainer.tiles(kernel.config_feat).tolist())), reverse=True)
     measured = {tile: runtime_ns for runtime_ns, tile in runs}
-  picks = []
+  choices = []
   for place, score, tile, explained in zip(
-      range(part.start + 1, len(order) + 1), scores[chosen].tolist(),
+      range(at.start + 1, len(order) + 1), scores[chosen].tolist(),
       tiles[chosen].tolist(), explainer.explain(tiles[chosen])):
     time_ns = None if default_ns is None else explained.time_ns
-    picks.append(Pick(
+    choices.append(tile_ranking.TileChoice(
         place, score, explained, time_ns, time_ns and time_ns / default_ns,
         measured.get(tuple(tile))))
-  return picks
+  return choices
 
 
 def _opcodes(kernel: Kernel) -> list[str]:

@@ -42,9 +42,9 @@ _log = logging.getLogger(__name__)
 LISTED = ('file', 'tile_id', 'nodes', 'configs', 'rankable', 'choices',
           'unfamiliar', 'error')
 LEGAL = ('file', 'tile_id', 'nodes', 'copies', 'op_name', 'share', 'cycles',
-         'opcodes', 'product', 'combinations', 'fitting', 'scored', 'picks',
+         'opcodes', 'product', 'combinations', 'fitting', 'scored', 'choices',
          'default', 'default_from', 'notes', 'unfamiliar', 'error')
-_FORMAT = 4  # Changes when the same files give other rows, or other records.
+_FORMAT = 5  # Changes when the same files give other rows, or other records.
 
 
 class Summary(NamedTuple):
@@ -66,7 +66,7 @@ def rank_many(model_dir: str, given: Sequence[str], out: str, *,
     out: the .jsonl to write.
     all_tiles: rank all legal tiles instead of those that the files list.
     top_k: tiles of each kernel; None for all.
-    tpu: with `all_tiles`, see `tile_search.advise`.
+    tpu: with `all_tiles`, see `tile_search.rank_sources`.
     workers, scheduler: see `pool.run`.
     loading: how to load the model.
 
@@ -225,12 +225,12 @@ def _legal(settings: Settings, path: str) -> Iterator[Any]:
     yield {'notes': source.notes}
   for found in source.kernels:
     try:
-      advice = tile_search.advice_on(
+      ranking = tile_search.rank_kernel(
           ranker, found, settings.top_k, at_once=1)
-      values = advice.to_json()
+      values = ranking.to_json()
       yield {'tile_id': values.pop('name'), **values,
-             'notes': [*source.notes, *advice.notes],
-             'unfamiliar': _names(advice.unfamiliar)}
+             'notes': [*source.notes, *ranking.notes],
+             'unfamiliar': _names(ranking.unfamiliar)}
     except Exception as error:  # Of this kernel alone.
       yield error
   yield from source.faults

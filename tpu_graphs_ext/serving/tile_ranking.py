@@ -13,7 +13,7 @@ from tpu_graphs_ext.serving import kernel_sources
 
 
 @dataclasses.dataclass(frozen=True)
-class Pick:
+class TileChoice:
   """One tile that the model likes, or the default."""
   place: int  # From 1, among all scored tiles.
   score: float  # The model's; lower is faster, without a unit.
@@ -42,7 +42,7 @@ class Pick:
 
 
 @dataclasses.dataclass(frozen=True)
-class Advice:
+class KernelRanking:
   """The tiles to try for one kernel."""
   name: str
   copies: int  # How often it runs, counting all equal kernels of the program.
@@ -56,23 +56,23 @@ class Advice:
   combinations: int  # Tiles by the rules for bounds, whether they fit or not.
   fitting: int  # How many of them fit on-chip memory, of those looked at.
   scored: int  # How many of these the model scored.
-  picks: list[Pick]  # The best of them; empty if there is only one.
-  default: Optional[Pick]  # The tile to beat.
+  choices: list[TileChoice]  # The best of them; empty if there is only one.
+  default: Optional[TileChoice]  # The tile to beat.
   default_from: str  # As in `kernel_sources`.
   notes: list[str]  # A sentence each.
   unfamiliar: list[out_of_range.OutOfRange]
 
   def to_json(self) -> dict[str, Any]:
     return {**vars(self), 'default': self.default and self.default.to_json(),
-            'picks': [pick.to_json() for pick in self.picks],
+            'choices': [choice.to_json() for choice in self.choices],
             'unfamiliar': list(map(dataclasses.asdict, self.unfamiliar))}
 
 
 @dataclasses.dataclass(frozen=True)
-class SourceAdvice:
-  """Advice on all kernels of a `kernel_sources.Source`."""
+class SourceRanking:
+  """The tiles to try for all kernels of a `kernel_sources.Source`."""
   name: str
-  kernels: list[Advice]
+  kernels: list[KernelRanking]
   notes: list[str]
   faults: list[str]
 
@@ -80,11 +80,11 @@ class SourceAdvice:
     """What `tpu-graphs-ext rank` prints; with scores if verbose."""
     lines = [f'{self.name}: {_count(len(self.kernels), "kernel")}',
              *(f'  {note}' for note in self.notes)]
-    choosing = [kernel for kernel in self.kernels if kernel.picks]
+    choosing = [kernel for kernel in self.kernels if kernel.choices]
     if choosing:
       lines.append('  bounds: layout tiles and elements of each physical '
                    'dimension, most major first')
-    if fixed := [kernel.name for kernel in self.kernels if not kernel.picks]:
+    if fixed := [kernel.name for kernel in self.kernels if not kernel.choices]:
       lines.append('  nothing to choose, with one legal tile: '
                    + shortened(fixed, 8))
     parts = ['\n'.join(lines)]
@@ -98,7 +98,7 @@ class SourceAdvice:
             'kernels': [kernel.to_json() for kernel in self.kernels]}
 
 
-def _summary(kernels: list[Advice]) -> str:
+def _summary(kernels: list[KernelRanking]) -> str:
   """A line for each kernel; columns without any value are left out."""
   rows = [('kernel', 'share of time', 'best tile', 'analytic time',
            'default tile', 'its place', 'operation'),
@@ -107,18 +107,18 @@ def _summary(kernels: list[Advice]) -> str:
   widths = [max(map(len, column)) for column in columns]
   lines = ['  '.join(map(str.ljust, row, widths)).rstrip()
            for row in zip(*columns)]
-  if any(kernel.picks and kernel.picks[0].over_default for kernel in kernels):
+  if any(column[0] == 'analytic time' for column in columns):
     lines.append("analytic time: the best tile's against the default's, by "
                  'formula; it does not predict the gain, so measure both')
   return '\n'.join(lines)
 
 
-def _summary_row(kernel: Advice) -> tuple[str, ...]:
+def _summary_row(kernel: KernelRanking) -> tuple[str, ...]:
   name = kernel.name + (f' x{kernel.copies}' if kernel.copies > 1 else '')
   share = '' if kernel.share is None else f'{100 * kernel.share:.1f} %'
-  if not kernel.picks:
+  if not kernel.choices:
     return name, share, 'no choice', '', '', '', kernel.op_name
-  best, default = kernel.picks[0], kernel.default
+  best, default = kernel.choices[0], kernel.default
   is_known = kernel.default_from != kernel_sources.FROM_TIME
   return (name, share, best.bounds, best.against_default,
           default.bounds if is_known else '',
@@ -126,42 +126,42 @@ def _summary_row(kernel: Advice) -> tuple[str, ...]:
           kernel.op_name)
 
 
-def _details(advice: Advice, verbose: bool) -> str:
-  """A heading, three lines for each pick, and the default tile."""
-  copies = f', {advice.copies} times' if advice.copies > 1 else ''
-  tiles = f'{advice.scored:,} tiles'
-  if advice.fitting > advice.scored:
-    tiles += f' of {advice.fitting:,} that fit'
+def _details(ranking: KernelRanking, verbose: bool) -> str:
+  """A heading, three lines for each choice, and the default tile."""
+  copies = f', {ranking.copies} times' if ranking.copies > 1 else ''
+  tiles = f'{ranking.scored:,} tiles'
+  if ranking.fitting > ranking.scored:
+    tiles += f' of {ranking.fitting:,} that fit'
   lines = [
-      f'{advice.name}{copies}: {_count(advice.nodes, "node")} '
-      f'({shortened(advice.opcodes, 6)}), {tiles}',
-      *([f'  {advice.op_name}'] if advice.op_name else []),
-      *(['  a product of M = {:,}, N = {:,}, K = {:,}'.format(*advice.product)]
-        if advice.product else []),
-      *(f'  {note}' for note in advice.notes)]
-  for pick in advice.picks:
-    lines += _pick_lines(f'{pick.place:>3}', pick, verbose)
-  lines.append(f'  default, {advice.default_from}; the model puts it at '
-               f'place {advice.default.place:,}')
-  if advice.default.place > len(advice.picks):
-    lines += _pick_lines('  -', advice.default, verbose)
+      f'{ranking.name}{copies}: {_count(ranking.nodes, "node")} '
+      f'({shortened(ranking.opcodes, 6)}), {tiles}',
+      *([f'  {ranking.op_name}'] if ranking.op_name else []),
+      *(['  a product of M = {:,}, N = {:,}, K = {:,}'.format(*ranking.product)]
+        if ranking.product else []),
+      *(f'  {note}' for note in ranking.notes)]
+  for choice in ranking.choices:
+    lines += _choice_lines(f'{choice.place:>3}', choice, verbose)
+  lines.append(f'  default, {ranking.default_from}; the model puts it at '
+               f'place {ranking.default.place:,}')
+  if ranking.default.place > len(ranking.choices):
+    lines += _choice_lines('  -', ranking.default, verbose)
   return '\n'.join(lines)
 
 
-def _pick_lines(place: str, pick: Pick, verbose: bool) -> list[str]:
-  tile = pick.tile
+def _choice_lines(place: str, choice: TileChoice, verbose: bool) -> list[str]:
+  tile = choice.tile
   bounds = (f'output {_sizes(tile.output_bounds)} '
             f'= {_sizes(tile.output_elements)} elements')
   if tile.kernel_bounds:
     bounds += (f', kernel {_sizes(tile.kernel_bounds)} '
                f'= {_sizes(tile.kernel_elements)}')
-  worth = [f'score {pick.score:.4f}'] if verbose else []
-  if pick.predicted_ns is not None:
-    worth.append(f'analytic time {pick.predicted_ns / 1000:,.1f} us' + (
-        f', {pick.against_default} against the default'
+  worth = [f'score {choice.score:.4f}'] if verbose else []
+  if choice.predicted_ns is not None:
+    worth.append(f'analytic time {choice.predicted_ns / 1000:,.1f} us' + (
+        f', {choice.against_default} against the default'
         if place.strip() != '-' else ''))
-  if pick.measured_ns is not None:
-    worth.append(f'measured {pick.measured_ns / 1000:,.1f} us')
+  if choice.measured_ns is not None:
+    worth.append(f'measured {choice.measured_ns / 1000:,.1f} us')
   worth.append(f'{in_bytes(tile.footprint_bytes)} on chip')
   return [f'{place}  {bounds}', f'     {"; ".join(worth)}',
           f'     {tile.text()}']
