@@ -77,6 +77,18 @@ def open_ordinary(path: str) -> BinaryIO:
   raise OSError('is not an ordinary file')
 
 
+def sha256(path: str) -> str:
+  """The SHA-256 sum of an ordinary file in hex, or a UserError."""
+  digest = hashlib.sha256()
+  try:
+    with open_ordinary(path) as file:
+      for block in iter(lambda: file.read(1 << 20), b''):
+        digest.update(block)
+  except OSError as error:
+    raise cannot_be_read(path, error) from error
+  return digest.hexdigest()
+
+
 def require_replaceable(path: str) -> None:
   """Raises UserError if writing would replace anything but a file."""
   if os.path.islink(path) or os.path.exists(path) != os.path.isfile(path):

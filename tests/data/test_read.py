@@ -141,6 +141,20 @@ def test_changed_content_of_same_size_and_time_is_seen(folder, cache_dir):
   assert cache.content_key(read.find_npz(folder)) != key
 
 
+def test_content_that_keeps_the_sums_of_the_zip_archive_is_seen(
+    folder, cache_dir):
+  """The sums that an archive's directory claims are no proof."""
+  path = os.path.join(folder, 'chain_0.npz')
+  np.savez(path, **tiny_kernels.chain().stored())
+  read.read_kernels(folder, cache_dir=cache_dir)
+  with open(path, 'r+b') as file:
+    content = file.read()
+    file.seek(content.index(b'NUMPY') + 300)
+    file.write(b'?')
+  with pytest.raises(UserError, match='node_feat cannot be read'):
+    read.read_kernels(folder, cache_dir=cache_dir)
+
+
 def test_entry_built_meanwhile_by_another_process(folder, cache_dir,
                                                   monkeypatch):
   """The slower of two builders takes the faster one's entry."""

@@ -1,15 +1,17 @@
 """Arrays of input files kept on disk between runs, mapped into memory.
 
 A cache entry is a folder `<cache_dir>/<key>/` with one raw file an array, and
-`meta.json` with their shapes and a checksum of each block. The key is a hash
-of the input files' *content*, so any changed, added or removed file makes
-another entry. An entry appears when complete; of two processes that build it at
-once, the first one's stays. A damaged entry is built again.
+`meta.json` with their shapes and a checksum of each block. The key is a
+cryptographic sum of the input files' names and bytes: an entry is only used
+for files that it was made of. It appears when complete; of two processes that
+build it at once, the first one's stays. A damaged entry is built again; one
+that somebody has changed together with its checksums is believed.
 """
 
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import json
 import logging
@@ -23,11 +25,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from tpu_graphs_ext import files
-from tpu_graphs_ext.data import npz
 from tpu_graphs_ext.errors import UserError
 
 # Part of every key: a change of the format makes old entries unreachable.
-FORMAT = 'tpu_graphs_ext cache 4'
+FORMAT = 'tpu_graphs_ext cache 5'
 META_FILE = 'meta.json'
 BLOCK_BYTES = 1 << 20  # With a checksum of its own; fits a processor's cache.
 DAMAGE = OSError, ValueError, KeyError, TypeError, UserError
@@ -36,22 +37,30 @@ _log = logging.getLogger(__name__)
 _T = TypeVar('_T')
 
 
-def content_key(paths: list[str], salt: str = FORMAT) -> str:
-  """Hash over name, size and the checksums of all arrays of each file.
+def content_key(paths: Iterable[str], salt: str = FORMAT) -> str:
+  """SHA-256 sum over the name and the bytes of each file, in hex.
 
-  A .npz is a zip archive, whose directory at the end holds the CRC-32 of
-  each array: the content is known without decompressing it.
+  Nobody can make another file with the sum of a given one, as is done with the
+  CRC-32s of a zip archive. Raises UserError if a file cannot be read.
   """
   digest = hashlib.sha256(salt.encode())
   for path in paths:
-    try:
-      with npz.opened(path) as archive:
-        members = [(member.filename, member.file_size, member.CRC)
-                   for member in archive.infolist()]
-    except npz.DamagedError:
-      members = []  # Reading the file says more.
-    digest.update(repr((os.path.basename(path), members)).encode())
+    digest.update(repr((os.path.basename(path), files.sha256(path))).encode())
   return digest.hexdigest()[:32]
+
+
+def data_key(folder: str) -> str:
+  """`content_key` of all .npz files below a folder, and where they are there.
+
+  Raises UserError if there is none, or one cannot be read.
+  """
+  paths = sorted(glob.glob(
+      os.path.join(glob.escape(folder), '**', '*.npz'), recursive=True))
+  if not paths:
+    raise UserError(f'{folder}: has no .npz files, so nothing can be trained; '
+                    'name another data root')
+  return content_key(
+      paths, ' '.join(os.path.relpath(path, folder) for path in paths))
 
 
 def open_or_build(entry: str, dtypes: Mapping[str, Any],

@@ -22,7 +22,7 @@ from tpu_graphs_ext.data.normalize import ColumnStats, FeatureStats
 from tpu_graphs_ext.errors import UserError
 
 # Part of every key: a change of the format makes old entries unreachable.
-FORMAT = 'tpu_graphs_ext layout cache 2'
+FORMAT = 'tpu_graphs_ext layout cache 3'
 # How many files of each split `toy_data` reads, as in the baseline.
 TOY_FILES = 5
 # Of an entry of the cache: the attributes of `Program`, and the layouts.

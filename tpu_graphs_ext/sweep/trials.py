@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import glob
 import hashlib
 import json
 import math
 import os
-import pathlib
 import time
 import warnings
 from collections.abc import Iterator
@@ -78,31 +76,15 @@ def _key(trial: Trial) -> str:
           trial.data_root if trial.task == 'tile' else os.path.join(
               trial.data_root, settings.source, settings.search)),
       'prune': trial.prune and dataclasses.asdict(trial.prune),
-      'models_py': file_sum(
-          settings.models_py or load_models.models_path(trial.task))}
+      'models_py': file_sum(files.full_path(
+          settings.models_py or load_models.models_path(trial.task)))}
   return hashlib.sha256(json.dumps(
       content, sort_keys=True).encode()).hexdigest()[:16]
 
 
-@functools.lru_cache(None)
-def data_key(folder: str) -> str:
-  """Hash of all .npz files below a folder, by their paths and checksums."""
-  paths = sorted(glob.glob(
-      os.path.join(glob.escape(folder), '**', '*.npz'), recursive=True))
-  if not paths:
-    raise UserError(f'{folder}: has no .npz files, so nothing can be trained; '
-                    'name another "data_root"')
-  return cache.content_key(
-      paths, ' '.join(os.path.relpath(path, folder) for path in paths))
-
-
-@functools.lru_cache(None)
-def file_sum(path: str) -> str:
-  try:
-    return hashlib.sha256(
-        pathlib.Path(path).expanduser().read_bytes()).hexdigest()
-  except OSError as error:
-    raise files.cannot_be_read(path, error) from error
+# Once a sweep, whose trials all train on the same files.
+data_key = functools.lru_cache(None)(cache.data_key)
+file_sum = functools.lru_cache(None)(files.sha256)
 
 
 def _optuna() -> Any:
