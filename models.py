@@ -82,6 +82,14 @@ _BOUNDS_PRODUCT, _SHAPE_PRODUCT = 15, 28
 _TILES = ('layout tiles', 'elements')  # What tile bounds can count.
 
 
+def _flag_of_running_script(name: str) -> Any:
+  """The value of one of its flags; None without such a script or flag."""
+  absl_flags = sys.modules.get('absl.flags')  # There, if a script has flags.
+  given = absl_flags.FLAGS if absl_flags else None
+  is_there = given and given.is_parsed() and name in given
+  return given[name].value if is_there else None
+
+
 def _of_running_script(num_configs: int) -> Optional[Mapping[str, Any]]:
   """Statistics of the data that the running script reads, for `_Statistics`.
 
@@ -89,13 +97,12 @@ def _of_running_script(num_configs: int) -> Optional[Mapping[str, Any]]:
   their flags name the files. The trainer scales by kernels with at least
   `num_configs`. None without such a script, or files with the usual columns.
   """
-  absl_flags = sys.modules.get('absl.flags')  # There, if a script has flags.
-  given = absl_flags.FLAGS if absl_flags else None
-  if not given or not given.is_parsed() or 'data_root' not in given:
+  data_root = _flag_of_running_script('data_root')
+  if data_root is None:
     return None
-  folder = os.path.join(os.path.expanduser(given.data_root), 'train')
+  folder = os.path.join(os.path.expanduser(data_root), 'train')
   try:
-    return _of_files(folder, num_configs, given.toy_data)
+    return _of_files(folder, num_configs, _flag_of_running_script('toy_data'))
   except Exception as error:  # Damaged files raise many kinds.
     _log.warning('No feature_stats: the kernels under %s cannot be read (%s).',
                  folder, error)
@@ -270,9 +277,14 @@ def _traced(function: Callable[..., Any], *specs: Any) -> Callable[..., Any]:
 
 
 class _Graph:
-  """Neighbour sums and pooling over a batch of kernels."""
+  """Neighbour sums and pooling over a batch of kernels.
 
-  def __init__(self, inputs: _Inputs):
+  `is_training()` is `training`; the default is for graphs that a test makes.
+  """
+
+  def __init__(self, inputs: _Inputs,
+               is_training: Callable[[], bool] = lambda: False):
+    self._is_training = is_training
     self.nodes = tf.size(inputs.opcode)
     self.opcode, self.node_counts = inputs.opcode, inputs.node_counts
     self.kernels = tf.size(self.node_counts)
@@ -298,6 +310,11 @@ class _Graph:
       self.degree[of].set_shape([None])
       self._mean_adjacency[of] = tf.SparseTensor(
           places, 1 / tf.gather(self.degree[of], receivers), shape)
+
+  @property
+  def training(self) -> bool:
+    """Whether this is a training step, as `tf.keras.layers.Dropout` asks."""
+    return self._is_training()
 
   def _product(self, matrix: tf.SparseTensor, x: tf.Tensor) -> tf.Tensor:
     rows = tf.reshape(x, tf.stack([self.nodes, -1]))
@@ -707,6 +724,8 @@ class _TrainedModel(tf.keras.Model):
                        for name in ('op', 'config')))
     self.optimizer.build(self.trainable_variables)
     self.training_state()
+    if statistics := getattr(self._members[0], '_statistics', None):
+      statistics.require_fit(kwargs.get('validation_data') or x)
     own = [self._average] if self._average else []
     return super().fit(x, *args, callbacks=own + [*(callbacks or [])], **kwargs)
 
@@ -784,6 +803,7 @@ class _Ranker(_TrainedModel):
       [nodes, F];
     _score(graph, encoded, config_feats): float32 [kernels, configs], from that
       structure and config_feats [kernels, configs, G].
+  Both may ask `graph.training`, as dropout has to.
   `forward` runs `_score` on chunks of configurations, so that its memory does
   not grow with their number; a score depends on its configuration alone.
   """
@@ -806,17 +826,22 @@ class _Ranker(_TrainedModel):
     self._state_width = width  # Of the tensors [nodes, configs, width].
     self._op_embedding = _OpEmbedding(num_ops, op_embed_dim) if embeds else None
     self._input_widths = None  # (F, G), known from the first graph on.
+    self._asks_training = False  # Whether `graph.training` was ever read.
 
   @tf.autograph.experimental.do_not_convert
   def call(self, graph: tfgnn.GraphTensor, training: bool = False) -> tf.Tensor:
     """Scores all configurations at once: float32 [kernels, configs]."""
-    inputs = self._inputs_for(graph)
-    # Keras traces a call three times to save a model, 4 s without this trace.
-    score = self._at_once if tf.inside_function() else self._score_at_once
-    return score(inputs, self._embedded(graph))
+    inputs, embedded = self._inputs_for(graph), self._embedded(graph)
+    if tf.inside_function():
+      # Keras traces a call three times to save a model, 4 s without this trace.
+      scores = self._at_once(inputs, embedded)
+      if not (self._asks_training and training):
+        return scores
+    return self._score_at_once(inputs, embedded, training)
 
-  def _score_at_once(self, inputs: _Inputs, embedded: tf.Tensor) -> tf.Tensor:
-    return self._score(*self._encoded(inputs, embedded))
+  def _score_at_once(self, inputs: _Inputs, embedded: tf.Tensor,
+                     training: bool = False) -> tf.Tensor:
+    return self._score(*self._encoded(inputs, embedded, training))
 
   def _embedded(self, graph: tfgnn.GraphTensor) -> tf.Tensor:
     """From Keras's layer, which adds its loss: [nodes, op_embed_dim]."""
@@ -824,9 +849,14 @@ class _Ranker(_TrainedModel):
       return self._op_embedding(graph).node_sets['op']['op_e']
     return graph.node_sets['op']['feats'][:, :0]
 
-  def _encoded(self, inputs: _Inputs, embedded: tf.Tensor) -> tuple:
+  def _encoded(self, inputs: _Inputs, embedded: tf.Tensor,
+               training: bool = False) -> tuple:
     """The arguments of `_score`."""
-    graph = _Graph(inputs)
+    def is_training():
+      self._asks_training = True
+      return bool(training)
+
+    graph = _Graph(inputs, is_training)
     encoded = self._encode(graph, embedded, inputs.node_feats)
     return graph, encoded, inputs.config_feats
 
@@ -839,7 +869,8 @@ class _Ranker(_TrainedModel):
   def scores_and_own_loss(self, graph: tfgnn.GraphTensor,
                           labels: tf.Tensor) -> tuple:
     """Scores in training, and a loss to add to the objective's."""
-    scores = self._score_at_once(self._inputs_for(graph), self._embedded(graph))
+    scores = self._score_at_once(
+        self._inputs_for(graph), self._embedded(graph), training=True)
     return scores, tf.constant(0.0)
 
   def forward(self, graph: tfgnn.GraphTensor, num_configs: int) -> tf.Tensor:
@@ -1304,6 +1335,8 @@ class _Statistics(tf.keras.layers.Layer):
     self._numbers_of_used = {}  # By table; empty where they are unknown.
     # [2 statistics, minimum and maximum, node and config columns and 1]
     self._initial = np.zeros([2, 2, sum(_TABLE_WIDTHS.values()) + 1], 'float32')
+    self._misfit = ''  # Why statistics that were found are not used.
+    self._is_to_check = self._is_found and stored is not None
     if stored is None:
       return
     first = 0
@@ -1341,12 +1374,39 @@ class _Statistics(tf.keras.layers.Layer):
       if used != widths[table]:
         message = (
             f'feature_stats has {used} {table} columns that vary, but the '
-            f'features have {widths[table]}; they are of other data. Print '
-            "this data's with `tpu-graphs-ext stats --data_root`.")
+            f'features have {widths[table]}; they are of other data.')
         if not self._is_found:
-          raise ValueError(message)
+          raise ValueError(message + " Print this data's with "
+                           '`tpu-graphs-ext stats --data_root`.')
         _log.warning('%s', message)
+        self._misfit = message
         self._initial = np.zeros_like(self._initial)
+
+  def require_fit(self, batches: tf.data.Dataset) -> None:
+    """Raises a ValueError if a script trains on features of another scale.
+
+    That is so where its cache is older than its files, which the statistics are
+    of. Looks once at a few `batches`, of (graph, ...).
+    """
+    if not self._is_to_check:
+      return
+    self._is_to_check, wrong, rows = False, 0, 0
+    is_whole = np.array_equal(self._initial, np.round(self._initial))
+    for graph, *_ in batches.take(50 if is_whole and not self._misfit else 0):
+      inputs = _inputs_of(graph)
+      for table, x in (('node', inputs.node_feats),
+                       ('config', inputs.config_feats)):
+        broken = tf.reduce_min(self._candidates(table, x)[1], -2)
+        wrong += int(tf.math.count_nonzero(broken))
+        rows += int(tf.size(broken))
+    if self._misfit or wrong > rows / 1000:
+      reason = self._misfit or (
+          f'{wrong} of {rows} rows of features do not come back as the whole '
+          'numbers that files hold; they were scaled with other data.')
+      raise ValueError(
+          f'{reason} The cache is older than the files of --data_root: remove '
+          f'{_flag_of_running_script("cache_dir")}, or give --cache_dir= to do '
+          'without one.')
 
   def build(self, input_shape):
     self._table = self._initial
@@ -1380,6 +1440,16 @@ class _Statistics(tf.keras.layers.Layer):
     Each row chooses between the two statistics; with a graph, whose nodes they
     are, each kernel does.
     """
+    candidates, broken = self._candidates(table, x)
+    if graph is not None:
+      broken = graph.on_nodes(tf.math.segment_sum(broken, graph.kernel_of))
+    first, second = tf.unstack(broken, axis=-2)
+    training, every = tf.unstack(candidates, axis=-2)
+    return tf.round(tf.where(second < first, every, training))
+
+  def _candidates(self, table: str, x: tf.Tensor) -> tuple:
+    """What `raw` chooses from, float32 [..., 2 statistics, all columns], and
+    how many of them are not whole numbers, [..., 2 statistics, 1]."""
     node, config, _ = tf.split(
         self._bounds(), [*_TABLE_WIDTHS.values(), 1], -1)
     low, high = tf.unstack(node if table == 'node' else config, axis=1)
@@ -1390,14 +1460,9 @@ class _Statistics(tf.keras.layers.Layer):
     x = tf.pad(x, [[0, 0]] * (x.shape.rank - 1) + [[0, 1]])
     candidates = tf.clip_by_value(  # [..., 2, all columns]
         tf.gather(x, place, axis=-1) * (high - low) + low, -_MOST, _MOST)
-    broken = tf.reduce_sum(_as_float(
+    return candidates, tf.reduce_sum(_as_float(
         tf.abs(candidates - tf.round(candidates))
         > 1e-6 * (1 + tf.abs(candidates))), -1, keepdims=True)
-    if graph is not None:
-      broken = graph.on_nodes(tf.math.segment_sum(broken, graph.kernel_of))
-    first, second = tf.unstack(broken, axis=-2)
-    training, every = tf.unstack(candidates, axis=-2)
-    return tf.round(tf.where(second < first, every, training))
 
 
 # ------------------------------------------------------------ chapter: geometry
@@ -2557,7 +2622,7 @@ class MyEarlyJoinSAGE(_TileRanker):
   def scores_and_own_loss(self, graph, labels):
     """The own loss: of physical constants and of the learned score."""
     learned, log_times = self._learned_and_log_times(*self._encoded(
-        self._inputs_for(graph), self._embedded(graph)))
+        self._inputs_for(graph), self._embedded(graph), training=True))
     time_loss = tf.reduce_mean(
         LogMSE().call(tf.cast(labels, log_times.dtype), log_times))
     sure = tf.minimum(tf.stop_gradient(self._machine.sharpness()) / 10, 1.0)

@@ -22,7 +22,7 @@ EXAMPLE = (PROJECT / 'docs' / 'my_model.py').read_text(encoding='utf-8')
 def test_the_page_shows_the_file_and_names_what_models_py_has():
   assert EXAMPLE.endswith(f'\n\n\n{PYTHON}')
   statements = re.sub(r'""".*?"""', '', PYTHON)
-  assert len([line for line in statements.splitlines() if line.strip()]) <= 10
+  assert len([line for line in statements.splitlines() if line.strip()]) <= 22
   names = re.findall(r'`(_?[A-Za-z]\w+)`', PAGE.split('\n## ')[2])
   assert len(names) > 10
   for name in names:
@@ -45,3 +45,8 @@ def test_its_messages_are_those_of_the_formula(tmp_path):
   np.testing.assert_allclose(
       layer.update(graph, tf.constant(x)),
       x + layer(tf.constant(x)).numpy() / (1 + np.exp(-heard)), rtol=1e-5)
+  # Faster pairs (0, 1), (0, 2), (1, 2); margins 1 + 2 - 0, 1 + 2 - 5, 1 - 5.
+  np.testing.assert_allclose(models.PairHinge()(
+      tf.constant([[1.0, 2.0, 3.0]]), tf.constant([[2.0, 0.0, 5.0]])), 1)
+  assert tf.keras.saving.get_registered_object(
+      'tpu_graphs_ext>PairHinge') is models.PairHinge

@@ -11,8 +11,9 @@ from absl import flags
 from support import model_checks as checks
 from support import tiny_kernels
 from tpu_graphs_ext import models
+from tpu_graphs_ext.data.kernel import Partition
 from tpu_graphs_ext.engine.settings import StatsSettings
-from tpu_graphs_ext.tasks import feature_stats
+from tpu_graphs_ext.tasks import feature_stats, tile_batches
 
 KERNELS = checks.kernels()
 
@@ -28,6 +29,7 @@ def script(monkeypatch):
   """Makes it look as if a script with these flags were running."""
   def run(data_root, toy_data=False):
     values = flags.FlagValues()
+    flags.DEFINE_string('cache_dir', '/the/cache', '', values)
     flags.DEFINE_string('data_root', str(data_root), '', values)
     flags.DEFINE_bool('toy_data', toy_data, '', values)
     values(['tiles_train.py'])
@@ -125,3 +127,41 @@ def test_features_of_other_files_leave_them_unknown(data_root, script, caplog):
   assert np.isfinite(checks.scores_untraced(model, other[0], stats)).all()
   assert not bool(model._statistics.known())
   assert 'they are of other data' in caplog.text
+
+
+# ------------------------------------------------------------- a stale cache
+
+
+def fit(model, kernels) -> None:
+  """An epoch of two batches of kernels with 10 configurations or more."""
+  batches = tile_batches.training_dataset(
+      Partition.from_kernels(kernels), checks.stats_of(kernels), batch_size=2,
+      num_configs=10, seed=0)
+  model.compile(loss='mse', optimizer='adam', run_eagerly=True)
+  model.fit(batches, validation_data=batches, verbose=0)
+
+
+@pytest.mark.parametrize('table, column, factors, reason', [
+    ('node_feat', 21, (2, 1), 'whole numbers that files hold; they were scaled '
+     'with other data'),
+    ('config_feat', 9, (7, 1), 'with other data'),
+    ('node_feat', 21, (0, 0), 'features have .*; they are of other data')])
+def test_training_on_features_of_older_files_stops(
+    data_root, script, table, column, factors, reason):
+  """The cache has other numbers in a column; the sentence names the cache."""
+  script(data_root)
+  older = [dataclasses.replace(kernel, **{
+      table: getattr(kernel, table).copy()}) for kernel in KERNELS]
+  for kernel, factor in zip(older, [factors[0], *3 * factors[1:]]):
+    getattr(kernel, table)[:, column] *= factor
+  with pytest.raises(ValueError, match=f'{reason}. The cache is older.*remove '
+                     '/the/cache, or give --cache_dir= to'):
+    fit(checks.make('AnalyticTileModel'), older)
+
+
+def test_training_on_features_of_the_files_goes_on(data_root, script):
+  """Scaled by kernels with enough configurations; or with statistics given."""
+  script(data_root)
+  fit(checks.make('EnsembleRanker', members={'AnalyticTileModel': {}}), KERNELS)
+  given = checks.stats_of(KERNELS[1:]).to_json()
+  fit(checks.make('AnalyticTileModel', feature_stats=given), KERNELS)
