@@ -29,8 +29,8 @@ Chapters, each of which uses only names of earlier ones:
   tile ranker: `_TileRanker`, the base of the new models.
   statistics: undoes the scaling of features.
   geometry: loop nests, and what each configuration does in them.
-  analytic: time from counts; `MyEarlyJoinSAGE`, `HybridEarlyJoinSAGE`, which
-    trusts that time more, and `AnalyticTileModel`, which has nothing else.
+  analytic: time from counts; `MyEarlyJoinSAGE`, which corrects that time, and
+    `AnalyticTileModel`, which has nothing else.
   comparison: `EarlyJoinGCN`, `LateJoinGCN`, `EarlyJoinGAT`, `LateJoinGAT`,
     `LateJoinConcatPoolSAGE`, `EarlyJoinConcatPoolSAGE`; `EnsembleRanker`,
     copies of a model that are trained and scored together.
@@ -2629,12 +2629,6 @@ class MyEarlyJoinSAGE(_TileRanker):
     own_loss = time_loss + sure ** 2 * tf.reduce_mean(learned ** 2)
     return (self._sum(learned, log_times),
             _as_float(self._statistics.known()) * own_loss)
-
-
-class HybridEarlyJoinSAGE(MyEarlyJoinSAGE):
-  """`MyEarlyJoinSAGE` that trusts the time more: for a TPU and few kernels."""
-
-  __init__ = functools.partialmethod(MyEarlyJoinSAGE.__init__, sharpness=10.0)
 
 
 # ---------------------------------------------------------- chapter: comparison

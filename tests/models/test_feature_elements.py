@@ -202,7 +202,7 @@ def test_what_tiles_count_is_told_by_the_median_of_largest_tiles(
       [of_kernel(copies(tile)) for tile in tiles]) is expected
 
 
-@pytest.mark.parametrize('name', ['AnalyticTileModel', 'HybridEarlyJoinSAGE'])
+@pytest.mark.parametrize('name', ['AnalyticTileModel', 'MyEarlyJoinSAGE'])
 def test_the_machine_is_the_one_of_the_tiles(name):
   stats = checks.stats_of(checks.kernels()).to_json()
   for tiles, lanes, vector_ns in (('layout tiles', 128, 0.9),

@@ -16,16 +16,16 @@ from tpu_graphs_ext.tasks import tile_batches
 BASELINE = {
     'EarlyJoinSAGE', 'LateJoinSAGE', 'EarlyJoinResGCN', 'LateJoinResGCN', 'MLP'}
 # A model of tile geometry is another one with feature_stats than without;
-# these two are used with them alone.
+# AnalyticTileModel needs them.
 CASES = [
     *sorted(BASELINE), 'MyEarlyJoinSAGE', 'MyEarlyJoinSAGE' + checks.RAW,
-    'HybridEarlyJoinSAGE' + checks.RAW, 'AnalyticTileModel' + checks.RAW,
-    'EarlyJoinGCN', 'LateJoinGCN', 'EarlyJoinGAT', 'LateJoinGAT',
-    'LateJoinConcatPoolSAGE', 'EarlyJoinConcatPoolSAGE', 'EnsembleRanker']
+    'AnalyticTileModel' + checks.RAW, 'EarlyJoinGCN', 'LateJoinGCN',
+    'EarlyJoinGAT', 'LateJoinGAT', 'LateJoinConcatPoolSAGE',
+    'EarlyJoinConcatPoolSAGE', 'EnsembleRanker']
 # Its layers are those of another model, and saving takes seconds.
 SAVED_LIKE_ANOTHER = {
     'LateJoinSAGE', 'LateJoinResGCN', 'LateJoinGCN', 'LateJoinGAT',
-    'EarlyJoinConcatPoolSAGE', 'HybridEarlyJoinSAGE' + checks.RAW}
+    'EarlyJoinConcatPoolSAGE'}
 KERNELS = checks.kernels()
 STATS = checks.stats_of(KERNELS)
 MANY_CONFIGS = checks.kernels(num_configs=50)[0]

@@ -1,4 +1,4 @@
-"""AnalyticTileModel and HybridEarlyJoinSAGE: values, arguments, refusals."""
+"""AnalyticTileModel and MyEarlyJoinSAGE: values, arguments, refusals."""
 
 import math
 
@@ -57,30 +57,30 @@ def test_analytic_time_by_hand():
 
 
 def test_the_correction_starts_at_exactly_zero():
-  hybrid = checks.make('HybridEarlyJoinSAGE' + checks.RAW, sharpness=4.0)
+  model = checks.make('MyEarlyJoinSAGE' + checks.RAW, sharpness=4.0)
   analytic = checks.make('AnalyticTileModel' + checks.RAW)
   for kernel in KERNELS:
     np.testing.assert_allclose(
-        checks.scores_untraced(hybrid, kernel, STATS),
+        checks.scores_untraced(model, kernel, STATS),
         4 * checks.scores_untraced(analytic, kernel, STATS), rtol=1e-5)
-  assert hybrid.constants() == analytic.constants()
+  assert model.constants() == analytic.constants()
 
 
 def test_scores_move_the_sharpness_but_not_the_physical_constants():
   """Those follow the runtimes alone: an order of tiles says less of them."""
-  hybrid = checks.make('HybridEarlyJoinSAGE' + checks.RAW)
+  model = checks.make('MyEarlyJoinSAGE' + checks.RAW)
   graph = tile_batches.kernel_graph(KERNELS[0], STATS)
-  hybrid(graph)
+  model(graph)
   with tf.GradientTape(persistent=True) as tape:
-    learned, log_times = hybrid._learned_and_log_times(*hybrid._encoded(
-        models._inputs_of(graph), hybrid._embedded(graph)))
-    scores = hybrid._sum(learned, log_times)
+    learned, log_times = model._learned_and_log_times(*model._encoded(
+        models._inputs_of(graph), model._embedded(graph)))
+    scores = model._sum(learned, log_times)
     score, log_time = tf.reduce_sum(scores), tf.reduce_sum(log_times)
-  *constants, sharpness = tape.gradient(score, hybrid._machine.changes).numpy()
+  *constants, sharpness = tape.gradient(score, model._machine.changes).numpy()
   assert sharpness != 0
   assert not np.any(constants)
   *constants, sharpness = tape.gradient(
-      log_time, hybrid._machine.changes).numpy()
+      log_time, model._machine.changes).numpy()
   assert sharpness == 0
   assert np.any(constants)
 
@@ -118,7 +118,7 @@ def test_statistics_of_another_form_are_refused():
 def test_the_loss_has_the_mean_square_of_the_correction(sharpness, expected):
   """The correction's bias is 0 and then 3, so its square 9."""
   graph = tile_batches.kernel_graph(KERNELS[0], STATS)
-  model = checks.make('HybridEarlyJoinSAGE' + checks.RAW, sharpness=sharpness)
+  model = checks.make('MyEarlyJoinSAGE' + checks.RAW, sharpness=sharpness)
   labels = KERNELS[0].runtime_rel[np.newaxis]
   without = float(model.scores_and_own_loss(graph, labels)[1])
   model._scorer.bias.assign([3.0])

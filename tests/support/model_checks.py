@@ -27,7 +27,6 @@ SMALL = {
     'EarlyJoinGAT': _ONE_ROUND,
     'LateJoinGAT': _ONE_ROUND,
     'EarlyJoinConcatPoolSAGE': {'widths': [32, 16], 'head_widths': [16]},
-    'HybridEarlyJoinSAGE': _ONE_ROUND,
     'EnsembleRanker': {'copies': 2, 'members': {
         'EarlyJoinSAGE': {'num_gnns': 1, 'final_mlp_layers': 1}}},
 }
