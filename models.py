@@ -53,7 +53,7 @@ import math
 import os
 import sys
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
@@ -77,8 +77,6 @@ if (os.cpu_count() or 1) <= _CORES_WITHOUT_SHARING.get(_SCRIPT, 0):
   os.environ.setdefault('TF_NUM_INTRAOP_THREADS', '1')
 
 _TABLE_WIDTHS = {'node': 140, 'config': 24}  # Columns of the files.
-# Columns: product of the output's bounds, and of the shape of a node.
-_BOUNDS_PRODUCT, _SHAPE_PRODUCT = 15, 28
 _TILES = ('layout tiles', 'elements')  # What tile bounds can count.
 
 
@@ -126,7 +124,10 @@ def _of_files(folder: str, num_configs: int,
   if all(stored[table]['used'] == of_all[table]['used']
          for table in _TABLE_WIDTHS):
     stored['all_kernels'] = of_all
-  return {**stored, 'tiles': _TILES[_count_elements(kernels)]}
+  tiles, why = what_tiles_count(kernel['vote'] for kernel in kernels)
+  # Scripts show no messages of `logging`.
+  print(f'Tile bounds count {tiles}: {why}.', file=sys.stderr)
+  return {**stored, 'tiles': tiles}
 
 
 def _over_kernels(kernels: Sequence[Mapping[str, Any]]) -> dict:
@@ -139,25 +140,57 @@ def _over_kernels(kernels: Sequence[Mapping[str, Any]]) -> dict:
   return stored
 
 
-def _count_elements(kernels: Sequence[Mapping[str, Any]]) -> bool:
-  """Whether tile bounds count elements, by each kernel's largest tile.
-
-  In layout tiles, a tensor has up to 1,024 times as many elements.
-  """
-  parts = [kernel['config'][1][_BOUNDS_PRODUCT]
-           / max(1.0, kernel['node'][1][_SHAPE_PRODUCT]) for kernel in kernels]
-  parts = [part for part in parts if part > 0]
-  return bool(parts) and float(np.median(parts)) > 0.02
-
-
 def _of_file(path: str) -> Mapping[str, Any]:
   """Number of configurations, minima and maxima of a kernel's columns."""
   with tf.io.gfile.GFile(path, 'rb') as file, np.load(file) as arrays:
     tables = {name: arrays[f'{name}_feat'].astype(np.float32, copy=False)
               for name in _TABLE_WIDTHS}
-  return {'configs': len(tables['config']), **{
-      name: (table.min(0, initial=np.inf), table.max(0, initial=-np.inf))
-      for name, table in tables.items()}}
+  bounds = {name: (table.min(0, initial=np.inf), table.max(0, initial=-np.inf))
+            for name, table in tables.items()}
+  return {'configs': len(tables['config']), **bounds,
+          'vote': vote_of_tiles(tables['node'], bounds['config'][1])}
+
+
+def vote_of_tiles(node_feat: np.ndarray, largest: np.ndarray) -> int:
+  """What the tile bounds of a kernel count: 1 elements, -1 layout tiles.
+
+  The reading under which fewer bounds exceed their tensor, of the tensors of
+  the bounds' rank the one that suits it best; else the one under which more
+  bounds are whole extents. 0: both suit alike, or there are no bounds.
+
+  Args:
+    node_feat: float32 [nodes, 140], in their own units.
+    largest: float32 [24], of each config column the largest value.
+  """
+  bounds = largest[8:14]
+  rank = int(np.sum(bounds > 0)) * (node_feat.shape[1] == 140)
+  of_rank = np.sum(node_feat[:, 21:27] > 0, 1) == rank
+  if not rank or not of_rank.any():
+    return 0
+  bounds, sizes = bounds[:rank], node_feat[of_rank, 21:21 + rank]
+  order = node_feat[of_rank, 134:134 + rank].astype(int)[:, ::-1]
+  is_order = np.all(np.sort(order) == np.arange(rank), 1, keepdims=True)
+  # Physical dimensions, most major first.
+  physical = np.take_along_axis(
+      sizes, np.where(is_order, order, np.arange(rank)), 1)
+  unit = np.ones_like(physical)
+  unit[:, -1] = 128 if rank > 1 else 1024
+  if rank > 1:
+    unit[:, -2] = 2 ** np.ceil(np.log2(np.clip(physical[:, -2], 1, 8)))
+  in_tiles, in_elements = (
+      min(zip(np.sum(bounds > extents, 1),
+              -np.sum((bounds == extents) & (extents > 1), 1)))
+      for extents in (np.ceil(physical / unit), sizes))
+  return int(in_tiles > in_elements) - int(in_tiles < in_elements)
+
+
+def what_tiles_count(votes: Iterable[int]) -> tuple:
+  """'elements' or 'layout tiles', and why, from the kernels' votes."""
+  votes = list(votes)
+  elements, tiles = votes.count(1), votes.count(-1)
+  return _TILES[elements > tiles], (
+      f'of {len(votes)} kernels, {elements} have bounds that suit their '
+      f'tensors better in elements, {tiles} in layout tiles')
 
 
 # ------------------------------------ chapter: shared with layout_models.py
@@ -1309,6 +1342,12 @@ class _TileRanker(_Ranker):
 _MOST = 1e12  # No count is larger, so that sums and products stay finite.
 
 
+def _is_to_find(stored: Any) -> bool:
+  """Whether `feature_stats` name no scale: see `_Statistics`."""
+  return stored == 'script' or (
+      isinstance(stored, Mapping) and stored.keys() == {'tiles'})
+
+
 class _Statistics(tf.keras.layers.Layer):
   """Takes scaled features back to their own units.
 
@@ -1321,7 +1360,8 @@ class _Statistics(tf.keras.layers.Layer):
       all columns of the files; columns with equal bounds are dropped. Optional
       keys: 'all_kernels', the same over all train kernels; 'tiles', whether
       tile bounds count 'elements' or 'layout tiles'. None: unknown.
-      'script': `_of_running_script(num_configs)`.
+      'script': `_of_running_script(num_configs)`; 'tiles' alone: the same but
+      for these.
     keeps: store them as a trainable variable with gradient 0, because the
       scripts copy only trainable variables into a new model.
   """
@@ -1329,9 +1369,11 @@ class _Statistics(tf.keras.layers.Layer):
   def __init__(self, stored: Any, num_configs: int = 0, keeps: bool = True):
     super().__init__()
     self._keeps = keeps
-    self._is_found = stored == 'script'
+    self._is_found = _is_to_find(stored)
     if self._is_found:
+      given = {} if stored == 'script' else stored
       stored = _of_running_script(num_configs)
+      stored = stored and {**stored, **given}
     self._numbers_of_used = {}  # By table; empty where they are unknown.
     # [2 statistics, minimum and maximum, node and config columns and 1]
     self._initial = np.zeros([2, 2, sum(_TABLE_WIDTHS.values()) + 1], 'float32')
@@ -2506,7 +2548,7 @@ class AnalyticTileModel(_Ranker):
           'AnalyticTileModel needs feature_stats; leave the argument out, or '
           'pass what `tpu-graphs-ext stats --data_root DIR` prints.')
     self._statistics = _Statistics(
-        feature_stats, num_configs, keeps=feature_stats == 'script')
+        feature_stats, num_configs, keeps=_is_to_find(feature_stats))
     self._machine = _Machine()
 
   def constants(self) -> dict:

@@ -188,7 +188,7 @@ def _spec(args, data: DataSet, name: str, model: str, kwargs: dict[str, Any],
       models_py=booster.__file__ if model == booster.NAME else models_py,
       folder=os.path.join(args.work_dir, 'runs', folder),
       cache_dir=os.path.join(args.work_dir, 'cache'),
-      threads=max(1, cores() // args.jobs))
+      threads=1 if model == booster.NAME else max(1, cores() // args.jobs))
 
 
 def _real_source(args, data: str) -> str:

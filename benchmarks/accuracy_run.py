@@ -122,7 +122,7 @@ def _trained_booster(spec: RunSpec) -> tuple[Training, Any]:
     evaluate.require_labels(splits[split], folder, task.find('tile'))
   ranker = booster.fit(
       **splits, settings=booster.Settings(**json.loads(spec.kwargs)),
-      seed=spec.seed, threads=spec.threads)
+      seed=spec.seed)
   trees = ranker.settings.trees
   return Training(ranker.leaves, ranker.seconds / trees, trees,
                   ranker.best), ranker

@@ -19,16 +19,14 @@ is log2. What is tiled: the output of a convolution or dot, with its last
 operand as the second; else the root; where that has another rank than the
 bounds, the operand of a reduction.
 
-Tile bounds of the public files count layout tiles, by physical dimension. Other
-data may count elements, or use logical dimensions; the train kernels show which
-(see `Reading`). LightGBM comes with
-`pip install -e ".[dev]"` in a clone.
+Tile bounds of the public files count layout tiles, by physical dimension; those
+of other data count elements, by logical dimension. The train kernels show it.
+LightGBM comes with `pip install -e ".[dev]"` in a clone.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -41,6 +39,7 @@ from tpu_graphs_ext.engine import scoring
 from tpu_graphs_ext.engine import task as tasks
 from tpu_graphs_ext.errors import UserError, how_to_install
 from tpu_graphs_ext.hlo import tiles
+from tpu_graphs_ext.tasks import feature_stats
 
 # In the CSV and the tables.
 NAME = 'LightGBM'
@@ -58,12 +57,10 @@ class Reading:
   """What tile bounds mean.
 
   Attributes:
-    in_elements: they count elements; else layout tiles.
-    logical: bound i is of dimension i; else of the i-th in memory, most major
-      first.
+    in_elements: they count elements of logical dimensions; else layout tiles
+      of physical ones, most major first.
   """
   in_elements: bool = False
-  logical: bool = False
 
   def extents(self, node: np.ndarray) -> tuple[np.ndarray, list[int]]:
     """Extents of one node by axis of the bounds, and the axes minor first.
@@ -78,17 +75,11 @@ class Reading:
     sizes = node[schema.NODE_GROUPS['shape_dimensions']][:rank]
     physical = tiles.physical_dims(
         node[schema.NODE_GROUPS['layout_minor_to_major']][:rank], rank)
-    units = np.ones(rank)
-    if not self.in_elements:
-      units[physical] = tiles.layout_units(sizes[physical])
-    extents = np.ceil(sizes / units)
-    if self.logical:
-      return extents, physical[::-1]
-    return extents[physical], list(range(rank))[::-1]
-
-
-READINGS = tuple(Reading(*flags)
-                 for flags in itertools.product((False, True), repeat=2))
+    if self.in_elements:
+      return sizes, physical[::-1]
+    sizes = sizes[physical]
+    return (np.ceil(sizes / tiles.layout_units(sizes)),
+            list(range(rank))[::-1])
 
 
 def rank_of(node: np.ndarray) -> int:
@@ -98,17 +89,9 @@ def rank_of(node: np.ndarray) -> int:
 
 
 def reading_of(kernels: Iterable[Kernel]) -> Reading:
-  """The reading under which most largest bounds are whole extents."""
-  hits = np.zeros(len(READINGS))
-  for kernel in kernels:
-    for node, bounds in _tiled(kernel):
-      largest = bounds.max(0)
-      for number, reading in enumerate(READINGS):
-        extents, _ = reading.extents(node)
-        rank = len(extents)
-        hits[number] += ((extents == largest[:rank]) & (extents > 1)).sum()
-  # The first is the public files'; it wins a tie.
-  return READINGS[int(hits.argmax())]
+  """What most kernels show, as models.py decides."""
+  tiles, _ = feature_stats.what_tiles_count(kernels)
+  return Reading(tiles == 'elements')
 
 
 def _tiled(kernel: Kernel) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -284,8 +267,11 @@ def lightgbm():
 
 
 def fit(train: list[Kernel], valid: list[Kernel], settings: Settings,
-        seed: int = 0, threads: int = 1) -> Booster:
+        seed: int = 0) -> Booster:
   """Grows the trees on `train`, and keeps as many as rank `valid` best.
+
+  In one thread: LightGBM's threads wait for one another, so beside other work
+  several take far longer than one.
 
   Raises:
     UserError: LightGBM is not installed.
@@ -298,16 +284,16 @@ def fit(train: list[Kernel], valid: list[Kernel], settings: Settings,
       'objective': 'regression', 'num_leaves': settings.leaves,
       'learning_rate': settings.rate, 'min_data_in_leaf': settings.least,
       'feature_fraction': settings.columns, 'bagging_fraction': settings.rows,
-      'bagging_freq': 1, 'seed': seed, 'num_threads': threads,
+      'bagging_freq': 1, 'seed': seed, 'num_threads': 1,
       'deterministic': True, 'force_col_wise': True, 'verbosity': -1,
   }, data, num_boost_round=settings.trees)
   seconds = time.perf_counter() - begin
-  best = _best_number(model, valid, reading, settings.trees, threads)
+  best = _best_number(model, valid, reading, settings.trees)
   return Booster(model, reading, settings, best, seconds)
 
 
-def _best_number(model, valid: list[Kernel], reading: Reading, trees: int,
-                 threads: int) -> int:
+def _best_number(model, valid: list[Kernel], reading: Reading,
+                 trees: int) -> int:
   """The multiple of `EVERY` whose trees have the highest mean OPA on `valid`.
   """
   from tpu_graphs_ext.engine import metrics
@@ -317,7 +303,7 @@ def _best_number(model, valid: list[Kernel], reading: Reading, trees: int,
   for start in range(0, trees, EVERY):
     count = min(EVERY, trees - start)
     scores += model.predict(rows, start_iteration=start, num_iteration=count,
-                            raw_score=True, num_threads=threads)
+                            raw_score=True, num_threads=1)
     each = [metrics.pair_agreement(kernel.runtime_rel, own)[0]
             for kernel, own in zip(valid, np.split(scores, ends))]
     defined = [opa for opa in each if not np.isnan(opa)]

@@ -86,8 +86,7 @@ def trees(data: str, seed: int, most: int, tiles: int):
       split: [some_tiles(kernel, tiles) for kernel in
               read.read_kernels(os.path.join(data, split))]
       for split in ('train', 'valid')}
-  return booster.fit(**splits, settings=booster.Settings(trees=most), seed=seed,
-                     threads=os.cpu_count() or 1)
+  return booster.fit(**splits, settings=booster.Settings(trees=most), seed=seed)
 
 
 def rankers(args) -> dict[str, list]:

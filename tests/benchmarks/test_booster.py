@@ -15,7 +15,7 @@ sys.path.insert(0, str(BENCHMARKS))
 import accuracy_run
 import booster
 
-IN_ELEMENTS = booster.Reading(in_elements=True, logical=True)
+IN_ELEMENTS = booster.Reading(in_elements=True)
 
 
 def product():
@@ -38,11 +38,11 @@ def product():
 
 
 def test_extents_by_what_bounds_mean():
-  for in_elements, logical, extents, minor_first in (
-      (True, True, [20, 300], [0, 1]), (True, False, [300, 20], [1, 0]),
+  for in_elements, extents, minor_first in (
+      (True, [20, 300], [0, 1]),
       # The second most minor: ceil(300 / 8); the most minor: ceil(20 / 128).
-      (False, False, [38, 1], [1, 0]), (False, True, [1, 38], [0, 1])):
-    reading = booster.Reading(in_elements, logical)
+      (False, [38, 1], [1, 0])):
+    reading = booster.Reading(in_elements)
     found, places = reading.extents(product().node_feat[1])
     assert found.tolist() == extents and places == minor_first
   assert booster.reading_of([product()]) == IN_ELEMENTS
@@ -69,7 +69,7 @@ def test_columns_of_the_axes():
 
 def test_odd_kernels_have_finite_columns():
   for kernel in tiny_kernels.corner_cases():
-    for reading in booster.READINGS:
+    for reading in (booster.Reading(), IN_ELEMENTS):
       assert np.isfinite(booster.table([kernel], reading)).all()
 
 
@@ -81,5 +81,5 @@ def test_lightgbm_is_a_row(tmp_path):
       1, '', '', str(tmp_path / 'run'), '', 1))
   assert (row['valid_kernels'], row['test_kernels']) == (12, 6)
   # The runtimes follow the first column of the configurations.
-  assert row['valid_micro_opa'] > 0.9 and row['test_micro_opa'] > 0.9
+  assert row['valid_micro_opa'] > 0.85 and row['test_micro_opa'] > 0.85
   assert row['best_epoch'] % booster.EVERY == 0

@@ -185,21 +185,45 @@ def copies(tile, sizes=(24, 64)):
   return kernel_of([(READ, sizes, []), ('negate', sizes, [0])], [tile])
 
 
-def of_kernel(kernel):
-  return {name: (table.min(0), table.max(0)) for name, table in (
-      ('node', kernel.node_feat), ('config', kernel.config_feat))}
+def vote_of(kernel):
+  return models.vote_of_tiles(kernel.node_feat, kernel.config_feat.max(0))
 
 
-@pytest.mark.parametrize('tiles,expected', [
-    ([(24, 64), (3, 1), (12, 8)], True),  # 1, .002 and .06 of the elements.
-    ([(24, 64), (3, 1), (3, 1)], False),
-    ([(3, 1)], False), ([(24, 64)], True),
-    ([(0, 0), (0, 0), (0, 0), (24, 64)], True),  # No bounds say nothing.
-    ([(0, 0)], False), ([], False)])
-def test_what_tiles_count_is_told_by_the_median_of_largest_tiles(
-    tiles, expected):
-  assert models._count_elements(
-      [of_kernel(copies(tile)) for tile in tiles]) is expected
+@pytest.mark.parametrize('sizes,tile,vote', [
+    ((24, 64), (24, 64), 1),  # [3, 1] layout tiles: both bounds exceed it.
+    ((24, 64), (3, 1), -1),   # Fits both; whole in layout tiles alone.
+    ((24, 640), (2, 2), 0),   # Fits both, and is whole in neither.
+    ((512, 512), (16, 16), 1),  # .001 of the elements; [64, 4] layout tiles.
+    ((50, 4096), (64, 64), 1),  # Exceeds one side, of [7, 32] both.
+    ((5000,), (4,), 0), ((5000,), (5,), -1), ((5000,), (6,), 1),
+    ((2, 16, 4, 256), (2, 16, 1, 2), -1),  # 4 rows make one layout tile.
+    ((24, 64), (0, 0), 0), ((24, 64), (8,), 0)])
+def test_a_kernel_votes_by_what_its_bounds_exceed(sizes, tile, vote):
+  assert vote_of(copies(tile, sizes)) == vote
+
+
+def test_a_vote_reads_bounds_in_memory_order_only_as_layout_tiles():
+  """[1000, 16] stored column by column has 2 x 8 layout tiles."""
+  kernel = copies((2, 8), (1000, 16))
+  assert vote_of(kernel) == 1  # Stored row by row: 125 x 1.
+  kernel.node_feat[:, 134:136] = (0, 1)
+  assert vote_of(kernel) == -1
+
+
+def test_tables_of_other_widths_have_no_vote():
+  kernel = copies((24, 64))
+  assert models.vote_of_tiles(
+      kernel.node_feat[:, :30], kernel.config_feat.max(0)) == 0
+
+
+def test_what_tiles_count_is_what_most_kernels_say():
+  for votes, tiles in (([1, 1, -1], 'elements'), ([1, -1, -1], 'layout tiles'),
+                       ([1, 0, 0, 0], 'elements'), ([0], 'layout tiles'),
+                       ([1, -1], 'layout tiles'), ([], 'layout tiles')):
+    assert models.what_tiles_count(votes)[0] == tiles
+  assert models.what_tiles_count([1, 0, 1, -1])[1] == (
+      'of 4 kernels, 2 have bounds that suit their tensors better in elements, '
+      '1 in layout tiles')
 
 
 @pytest.mark.parametrize('name', ['AnalyticTileModel', 'MyEarlyJoinSAGE'])

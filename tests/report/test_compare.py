@@ -72,7 +72,7 @@ def test_worst_and_best_kernels_of_each_group():
       (3, {'Model1': 'worst'}), (1, {'Model0': 'worst', 'Model1': 'best'}),
       (0, {'Model0': 'best'})]
   section = kernels.section(found, 1, LOOKS)
-  assert section['unit'] == 'elements'
+  assert section['unit'] == 'layout tiles'
   first, second, _ = section['kernels']
   assert first['title'] == 'net_3: worst of Model1 (90.0 %)'
   assert 'opcodes: 1 ' in first['text'] and len(second['figures']) == 2

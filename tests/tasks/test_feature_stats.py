@@ -9,7 +9,7 @@ import pytest
 from support import tiny_kernels
 from tpu_graphs_ext import cli, models
 from tpu_graphs_ext.data import read
-from tpu_graphs_ext.data.kernel import Kernel, Partition
+from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.engine import scoring
 from tpu_graphs_ext.engine import task as tasks
@@ -52,32 +52,50 @@ def test_statistics_are_those_of_the_trainer(data_root):
   assert 'all_kernels' not in kwargs_of(data_root, configs=2)['feature_stats']
 
 
-def partition_of(part):
-  """Four kernels whose largest tile is a part of 10,000; one has no bounds."""
-  kernels = []
-  for i, factor in enumerate([0, 1, 1, 1]):
-    kernel = tiny_kernels.make_kernel(f'net_{i}')
-    kernel.node_feat[:, 28], kernel.config_feat[:, 15:] = 0, 0
-    kernel.node_feat[0, 28] = 10000
-    kernel.config_feat[-1, 15:16] = np.rint(10000 * part * factor)
-    kernels.append(kernel)
-  return Partition.from_kernels(kernels)
+def test_what_tiles_count_is_decided_as_in_models(data_root):
+  every = read.read_kernels(str(data_root / 'train'), min_configs=-1)
+  expected = models.what_tiles_count(
+      models.vote_of_tiles(kernel.node_feat, kernel.config_feat.max(0))
+      for kernel in every)
+  assert feature_stats.what_tiles_count(every) == expected
+  assert kwargs_of(data_root)['feature_stats']['tiles'] == expected[0]
 
 
-def test_what_tiles_count_is_decided_as_in_models():
-  assert feature_stats.TILES == models._TILES
-  for part, expected in (
-      (1.0, 'elements'), (0.0201, 'elements'), (0.0199, 'layout tiles'),
-      (0.0, 'layout tiles')):
-    every = partition_of(part)
-    assert feature_stats.what_tiles_count(every) == expected
-    assert expected == models._TILES[models._count_elements([
-        {name: (table.min(0), table.max(0)) for name, table in (
-            ('node', kernel.node_feat), ('config', kernel.config_feat))}
-        for kernel in every])]
-  # A kernel without bounds has no say.
-  first = partition_of(1.0).select([0])
-  assert feature_stats.what_tiles_count(first) == 'layout tiles'
+@pytest.mark.parametrize('given,flag,expected', [
+    ({'tiles': 'elements'}, '', 'elements'),
+    ({'tiles': 'layout tiles'}, '', 'layout tiles'),
+    ({}, 'elements', 'elements'), ({}, 'layout', 'layout tiles'),
+    ({'tiles': 'elements'}, 'layout', 'layout tiles')])
+def test_what_tiles_count_can_be_given(
+    data_root, tmp_path, caplog, given, flag, expected):
+  """Alone, or with the statistics; to `stats` and to `train`."""
+  for whole in (False, True):
+    stored = kwargs_of(data_root)['feature_stats'] if whole else {}
+    kwargs = json.dumps({'feature_stats': {**stored, **given}})
+    assert kwargs_of(data_root, model_kwargs_json=kwargs, tiles=flag)[
+        'feature_stats']['tiles'] == (
+            expected if given or flag else stored['tiles'])
+    with caplog.at_level('INFO'):
+      prepared, splits = tasks.find('tile').prepared(settings(
+          data_root, tmp_path, model_kwargs_json=kwargs, tiles=flag))
+    assert prepared.model_kwargs['feature_stats']['tiles'] == expected
+    assert f'They are read as {expected}, as given.' in caplog.text
+    model = tasks.find('tile').compiled_model(prepared, splits)
+    assert bool(model._statistics.in_elements()) == (expected == 'elements')
+
+
+def test_training_says_what_tiles_count(data_root, tmp_path, caplog):
+  with caplog.at_level('INFO'):
+    tasks.find('tile').prepared(settings(data_root, tmp_path))
+  tiles, why = feature_stats.what_tiles_count(
+      read.read_kernels(str(data_root / 'train'), min_configs=-1))
+  assert f'Tile bounds count {tiles}: {why}.' in caplog.text
+
+
+def test_a_model_that_sees_no_units_refuses_them(data_root, tmp_path):
+  with pytest.raises(UserError, match='--tiles=elements: EarlyJoinSAGE does'):
+    tasks.find('tile').prepared(settings(
+        data_root, tmp_path, model='EarlyJoinSAGE', tiles='elements'))
 
 
 def test_further_arguments_are_printed_with_them(data_root, capsys):

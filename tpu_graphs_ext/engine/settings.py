@@ -242,6 +242,9 @@ class TrainSettings(Training):
   members: Optional[int] = setting(
       None, 'number of ensemble members trained together; their scores '
       'are averaged (EnsembleRanker)', least=1)
+  tiles: str = setting(
+      '', 'what tile bounds count; empty: the train kernels show it',
+      ('', 'elements', 'layout'))
 
   CSV_SUFFIX = ''
   ARGS = (
@@ -286,3 +289,4 @@ class StatsSettings(_Checked):
   model_kwargs_json: str = as_in(Training, 'model_kwargs_json')
   cache_dir: str = as_in(Training, 'cache_dir')
   toy_data: bool = as_in(Training, 'toy_data')
+  tiles: str = as_in(TrainSettings, 'tiles')

@@ -35,11 +35,10 @@ def section(comparison: Comparison, count: int,
   """Everything that the template shows of single kernels."""
   if comparison.task.name != 'tile' or not count:
     return {}
-  unit = feature_stats.what_tiles_count(comparison.problems)
-  in_elements = unit == feature_stats.TILES[1]
-  return {'unit': 'elements' if in_elements else 'layout tiles',
-          'kernels': [_kernel(comparison, place, roles, looks, in_elements)
-                      for place, roles in chosen(comparison, count).items()]}
+  unit, _ = feature_stats.what_tiles_count(comparison.problems)
+  return {'unit': unit, 'kernels': [
+      _kernel(comparison, place, roles, looks, unit == 'elements')
+      for place, roles in chosen(comparison, count).items()]}
 
 
 def chosen(comparison: Comparison, count: int) -> dict[int, dict[str, str]]:

@@ -8,23 +8,22 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import os
+from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
-
-from tpu_graphs_ext.data import read, schema
-from tpu_graphs_ext.data.kernel import Partition
+from tpu_graphs_ext import load_models
+from tpu_graphs_ext.data import read
+from tpu_graphs_ext.data.kernel import Kernel, Partition
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.engine.settings import StatsSettings, Training
 from tpu_graphs_ext.errors import UserError
 
 ARGUMENT = 'feature_stats'
-TILES = ('layout tiles', 'elements')  # What tile bounds can count.
-# In layout tiles, the largest tile has a smaller share of a tensor's elements.
-_LEAST_PART = 0.02
-_TILE = schema.CONFIG_COLUMN['output_bounds_product']
-_TENSOR = schema.NODE_COLUMN['shape_dimensions_product']
+_TILES_OF_FLAG = {'elements': 'elements', 'layout': 'layout tiles'}
+
+_log = logging.getLogger(__name__)
 
 
 def model_kwargs_json(settings: StatsSettings) -> str:
@@ -35,32 +34,38 @@ def model_kwargs_json(settings: StatsSettings) -> str:
       limit=read.TOY_FILES if settings.toy_data else None)
   stats = FeatureStats.of_partition(
       read.with_enough_configs(every, folder, settings.configs))
-  return json.dumps(
-      _with_stats(settings.model_kwargs, of_kernels(stats, every)),
-      separators=(',', ':'))
+  return json.dumps(_with_stats(settings, of_kernels(stats, every)),
+                    separators=(',', ':'))
 
 
 def given_to_model(settings: Training, stored: dict[str, Any]) -> Training:
   """The settings with `stored` statistics.
 
-  A null that is given already stays: the model then does without. Raises
-  UserError if other statistics are given already.
+  A null that is given already stays: the model then does without. What tiles
+  count may be given alone. Raises UserError if other statistics are given.
   """
   if settings.model_kwargs.get(ARGUMENT, '') is None:
     return settings
   return dataclasses.replace(settings, model_kwargs_json=json.dumps(
-      _with_stats(settings.model_kwargs, stored)))
+      _with_stats(settings, stored)))
 
 
-def _with_stats(kwargs: dict[str, Any],
+def _with_stats(settings: Training | StatsSettings,
                 stored: dict[str, Any]) -> dict[str, Any]:
-  given = kwargs.get(ARGUMENT) or 'auto'
-  if given != 'auto' and (FeatureStats.from_json(given).to_json()
-                          != FeatureStats.from_json(stored).to_json()):
+  given = settings.model_kwargs.get(ARGUMENT)
+  given = dict(given) if isinstance(given, dict) else {}
+  tiles = given.pop('tiles', None)
+  if flag := getattr(settings, 'tiles', ''):
+    tiles = _TILES_OF_FLAG[flag]
+  if tiles:
+    stored = {**stored, 'tiles': tiles}
+    _log.info('They are read as %s, as given.', tiles)
+  if given and (FeatureStats.from_json(given).to_json()
+                != FeatureStats.from_json(stored).to_json()):
     raise UserError(
         f'--model_kwargs_json: {ARGUMENT} differ from those of the train '
         'split; leave them out, and they are filled in')
-  return {**kwargs, ARGUMENT: stored}
+  return {**settings.model_kwargs, ARGUMENT: stored}
 
 
 def of_kernels(stats: FeatureStats, every: Partition) -> dict[str, Any]:
@@ -72,21 +77,18 @@ def of_kernels(stats: FeatureStats, every: Partition) -> dict[str, Any]:
   those scripts cannot run.
   """
   stored, of_all = stats.to_json(), FeatureStats.of_partition(every).to_json()
-  found = {**stored, 'tiles': what_tiles_count(every)}
+  tiles, why = what_tiles_count(every)
+  _log.info('Tile bounds count %s: %s.', tiles, why)
+  together = {**stored, 'tiles': tiles}
   if of_all != stored and all(
       of_all[table]['used'] == stored[table]['used'] for table in stored):
-    found['all_kernels'] = of_all
-  return found
+    together['all_kernels'] = of_all
+  return together
 
 
-def what_tiles_count(every: Partition) -> str:
-  """'elements' or 'layout tiles': see `_count_elements` of models.py."""
-  if (every[0].config_feat.shape[1] <= _TILE
-      or every[0].node_feat.shape[1] <= _TENSOR):
-    return TILES[0]
-  parts = np.array([
-      float(kernel.config_feat[:, _TILE].max())
-      / max(1.0, float(kernel.node_feat[:, _TENSOR].max()))
-      for kernel in every])
-  parts = parts[parts > 0]
-  return TILES[bool(len(parts) and np.median(parts) > _LEAST_PART)]
+def what_tiles_count(every: Iterable[Kernel]) -> tuple[str, str]:
+  """'elements' or 'layout tiles', and why: as models.py decides."""
+  models = load_models.models_module()
+  return models.what_tiles_count(
+      models.vote_of_tiles(kernel.node_feat, kernel.config_feat.max(0))
+      for kernel in every)

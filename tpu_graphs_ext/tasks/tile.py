@@ -252,6 +252,9 @@ class TileTask(task.Task):
     settings = with_members(settings)
     takes_stats = load_models.takes(
         settings.model, feature_stats.ARGUMENT, settings.models_file)
+    if settings.tiles and not takes_stats:
+      raise UserError(f'--tiles={settings.tiles}: {settings.model} does not '
+                      f'see what tiles count; leave the flag out')
     data = read.read_dataset(
         settings.data_root, min_train_configs=settings.configs,
         cache_dir=settings.cache_dir, toy_data=settings.toy_data)
