@@ -59,41 +59,6 @@ def test_fusions_of_the_entry_and_its_loops():
   assert loops_of(modules[2]).grid.largest[0] == (8, 2)
 
 
-def counting(start, end, direction, step=1, opcode='add'):
-  """A loop over one fusion, from `start` until `end` by `step`."""
-  module = optimized()
-  entry, body = module.computations[2], module.computations[1]
-  condition = module.computations.add(id=4, root_id=133, name='condition')
-  for computation, number in ((condition, 130), (body, 115)):
-    add(computation, number, 'get-tuple-element', [], operands=[110],
-        element_type='S32')
-  add(condition, 131, 'constant', [], element_type='S32')
-  condition.instructions[1].literal.s32s.append(end)
-  add(condition, 133, 'compare', [], operands=[130, 131], element_type='PRED',
-      comparison_direction=direction)
-  add(body, 116, 'constant', []).literal.s32s.append(step)
-  counter = add(body, 117, opcode, [], operands=[115, 116])
-  body.instructions[4].operand_ids[0] = counter.id
-  add(entry, 125, 'constant', []).literal.s32s.append(start)
-  add(entry, 126, 'copy', [], operands=[125])
-  add(entry, 127, 'tuple', [], operands=[126, 120])
-  loop = entry.instructions[1]
-  loop.operand_ids[:] = [127]
-  loop.called_computation_ids[:] = [2, 4]
-  return module
-
-
-def test_trips_of_a_loop():
-  for counter, trips in (
-      ((0, 12, 'LT'), 12), ((3, 12, 'LT', 2), 5), ((9, 0, 'LT', -3), None),
-      ((0, 12, 'NE'), None), ((0, 12, 'LT', 1, 'multiply'), None)):
-    program = tpu_compiler.kernels_of(counting(*counter))
-    runs = {kernel.module.name: kernel.runs for kernel in program.kernels}
-    assert runs['fusion.112'] == (1 if trips is None else trips), counter
-    assert runs['copy.124'] == 1
-    assert program.open_loops == (trips is None)
-
-
 def test_scalar_constants_stay_and_so_does_a_single_kernel():
   module = convolution()
   assert tpu_compiler.kernels_of(module).kernels[0].module is module

@@ -103,12 +103,13 @@ def test_a_compiled_program_with_most_time_first():
   small, large = elementwise([64, 256]), elementwise([64, 512])
   source = from_compiled(
       compiled(small, (8, 2), 50, op_name='jit(f)/tanh'),
-      compiled(large, (4, 4), 300), compiled(small, (8, 2), 50, runs=11),
+      compiled(large, (4, 4), 300)._replace(in_open_loop=True),
+      compiled(small, (8, 2), 50, runs=11),
       compiled(elementwise([])), passed_over={'sort': 1}, open_loops=1)
   assert source.notes == [
       'passed over, because they have no tiles: 1 sort, 1 operation on scalars',
-      '1 of its loops have an unknown number of trips; their kernels count '
-      'once']
+      '1 of its loops have an unknown number of trips; their kernels, marked '
+      '*, count once: 33.3 % of the time, or more']
   first, second = source.kernels
   # 12 runs of 50 cycles of 900; 300 of 900.
   assert (first.copies, first.cycles, first.share) == (12, 50, 600 / 900)

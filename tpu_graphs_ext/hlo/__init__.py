@@ -5,6 +5,7 @@ split into kernels, featurized.
 
 lowering        a TensorFlow or JAX function -> HLO
 tpu_compiler    HLO -> kernels and their tiles, by Google's TPU compiler
+loops           how often the computations of a program run
 libtpu          that compiler: the TPUs it knows, where it is, its C API
 subprocesses    lowers functions and runs libtpu in processes of their own
 features        HLO -> node features, opcodes, edges

@@ -1,23 +1,56 @@
-"""The messages: HLO as TensorFlow defines it, tuning files by a table."""
+"""The messages: HLO as TensorFlow defines it, tuning files by a table.
+
+TensorFlow is not imported, which takes seconds: only its definitions are read.
+"""
 
 from __future__ import annotations
 
+import ast
+import importlib
+import importlib.util
 import os
+import pathlib
+import re
 from collections.abc import Iterator
 from typing import Any, Optional, Union
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.internal import enum_type_wrapper
 from google.protobuf.message import DecodeError
-from tensorflow.compiler.xla import xla_data_pb2
-from tensorflow.compiler.xla.service import hlo_pb2
 
 from tpu_graphs_ext import files
 from tpu_graphs_ext.errors import UserError
 
-HloModuleProto = hlo_pb2.HloModuleProto
-HloInstructionProto = hlo_pb2.HloInstructionProto
-ShapeProto = xla_data_pb2.ShapeProto
-PrimitiveType = xla_data_pb2.PrimitiveType
+_POOL = descriptor_pool.Default()  # The one that TensorFlow's modules use.
+_TENSORFLOW = pathlib.Path(importlib.util.find_spec('tensorflow').origin).parent
+
+
+def _define(module: str) -> None:
+  """Adds the messages of one of TensorFlow's generated modules to the pool."""
+  source = _TENSORFLOW.joinpath(
+      *module.split('.')[1:]).with_suffix('.py').read_text('utf-8')
+  for folder, name in re.findall(
+      r'^from ([\w.]+) import (\w+_pb2) as', source, re.MULTILINE):
+    if folder.startswith('tensorflow.'):
+      _define(f'{folder}.{name}')
+    else:  # protobuf's own.
+      importlib.import_module(f'{folder}.{name}')
+  serialized, = re.findall(r'AddSerializedFile\((b.*)\)\n', source)
+  _POOL.AddSerializedFile(ast.literal_eval(serialized))
+
+
+def _message_class(name: str) -> Any:
+  return message_factory.GetMessageClass(_POOL.FindMessageTypeByName(name))
+
+
+_define('tensorflow.compiler.xla.service.hlo_pb2')
+HloProto = _message_class('xla.HloProto')
+HloSnapshot = _message_class('xla.HloSnapshot')
+HloModuleProto = _message_class('xla.HloModuleProto')
+HloInstructionProto = _message_class('xla.HloInstructionProto')
+ShapeProto = _message_class('xla.ShapeProto')
+PrimitiveType = enum_type_wrapper.EnumTypeWrapper(
+    _POOL.FindEnumTypeByName('xla.PrimitiveType'))
 
 # No compiler writes more; reading it would take minutes, or all memory.
 MAX_FILE_BYTES = 1 << 28
@@ -52,7 +85,8 @@ def _message_classes() -> list:
   file = descriptor_pb2.FileDescriptorProto(
       name='tpu_graphs_ext/tuning.proto', package='tpu_graphs_ext.tuning',
       syntax='proto3',
-      dependency=[hlo_pb2.DESCRIPTOR.name, xla_data_pb2.DESCRIPTOR.name])
+      dependency=sorted({each.DESCRIPTOR.file.name
+                         for each in (HloProto, ShapeProto)}))
   for message_name, fields in _MESSAGES.items():
     message = file.message_type.add(name=message_name)
     for line in fields.split('\n'):
@@ -65,10 +99,8 @@ def _message_classes() -> list:
       else:
         field.type = types.TYPE_MESSAGE
         field.type_name = kind if kind[0] == '.' else f'.{file.package}.{kind}'
-  pool = descriptor_pool.Default()  # The one that knows XLA's messages.
-  pool.Add(file)
-  return [message_factory.GetMessageClass(pool.FindMessageTypeByName(
-      f'{file.package}.{name}')) for name in _MESSAGES]
+  _POOL.Add(file)
+  return [_message_class(f'{file.package}.{name}') for name in _MESSAGES]
 
 
 TuningData, ModuleTuningData, *_ = _message_classes()
@@ -128,7 +160,7 @@ def read_hlo(path: str, content: bytes) -> HloModuleProto:
   """
   module = parse(HloModuleProto, content)
   if not has_opcodes(module):
-    wrapped = parse(hlo_pb2.HloProto, content)
+    wrapped = parse(HloProto, content)
     module = wrapped and wrapped.hlo_module
   if not has_opcodes(module):
     raise UserError(

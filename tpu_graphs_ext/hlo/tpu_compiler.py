@@ -13,10 +13,8 @@ import collections
 import json
 from typing import NamedTuple, Optional
 
-from tensorflow.compiler.xla.service import hlo_pb2
-
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.hlo import protos, subprocesses
+from tpu_graphs_ext.hlo import loops, protos, subprocesses
 from tpu_graphs_ext.hlo.libtpu import LIBRARY_VARIABLE, library, topology_of
 
 # An estimate of 2^63-1 cycles, or half of it, means an infeasible tile.
@@ -26,8 +24,6 @@ _WITHOUT_TILES = frozenset({
     'cholesky', 'custom-call', 'dynamic-update-slice', 'fft', 'gather', 'map',
     'reverse-sequence', 'rng-bit-generator', 'scatter', 'sort',
     'triangular-solve'})
-# Their computations run like the entry.
-_CONTROL = frozenset({'while', 'conditional', 'call'})
 # They do no work.
 _FREE = frozenset({'parameter', 'constant', 'bitcast', 'tuple', 'after-all',
                    'get-tuple-element', 'partition-id', 'replica-id',
@@ -49,6 +45,8 @@ class CompiledKernel(NamedTuple):
   op_name: str  # The operation in the user's program that it is named after.
   window: Optional[Window]  # None if the compiler chose no tile.
   runs: int  # How often it runs each time the program does.
+  # In a loop of an unknown number of trips, which `runs` counts as one.
+  in_open_loop: bool = False
 
 
 class CompiledProgram(NamedTuple):
@@ -83,7 +81,7 @@ def compile_program(program: bytes, tpu: str,
 
 def parse_optimized(optimized: bytes) -> protos.HloModuleProto:
   """The module in what `libtpu.Compiler.compile` returns."""
-  parsed = protos.parse(hlo_pb2.HloProto, optimized)
+  parsed = protos.parse(protos.HloProto, optimized)
   return protos.as_module(parsed and parsed.hlo_module)
 
 
@@ -124,26 +122,28 @@ def kernels_of(module: protos.HloModuleProto) -> CompiledProgram:
 
 def _split(module) -> CompiledProgram:
   computations = {c.id: c for c in module.computations}
-  found, passed_over = [], collections.Counter()
-  runs, open_loops = _runs(module, computations)
-  for number, times in runs.items():
+  of_kernels, passed_over = [], collections.Counter()
+  runs, open_loops = loops.runs_of(module)
+  for number, runs_of_it in runs.items():
     nodes = _nodes(computations[number])
     for node in nodes.values():
       if node.opcode in _WITHOUT_TILES or node.opcode.startswith(_TRANSFERS):
         passed_over[node.opcode] += 1
-      elif node.opcode not in _FREE | _CONTROL:
-        found.append((node, nodes, times))
+      elif node.opcode not in _FREE | loops.CONTROL:
+        of_kernels.append((node, nodes, runs_of_it))
   entry = computations[module.entry_computation_id]
-  is_one = len(found) == 1 and found[0][0].id == entry.root_id and all(
-      node.id == entry.root_id or node.opcode in ('parameter', 'constant')
-      for node in entry.instructions)
+  is_one = (len(of_kernels) == 1 and of_kernels[0][0].id == entry.root_id
+            and all(node.id == entry.root_id
+                    or node.opcode in ('parameter', 'constant')
+                    for node in entry.instructions))
   kernels = []
-  for node, nodes, times in found:
+  for node, nodes, runs_of_it in of_kernels:
     kernel = module if is_one else _kernel(node, nodes, computations)
     op_names = [inner.metadata.op_name for inner in (
         *protos.nodes(kernel), node) if inner.metadata.op_name]
     kernels.append(CompiledKernel(
-        kernel, op_names[-1] if op_names else '', window_of(node), times))
+        kernel, op_names[-1] if op_names else '', window_of(node),
+        *runs_of_it))
   pallas = [node.metadata.op_name or node.name for node in protos.nodes(module)
             if node.opcode == 'custom-call'
             and node.custom_call_target == PALLAS_TARGET]
@@ -152,27 +152,6 @@ def _split(module) -> CompiledProgram:
 
 def _nodes(computation) -> dict:
   return {node.id: node for node in computation.instructions}
-
-
-def _runs(module, computations) -> tuple[dict[int, int], int]:
-  """How often the entry, loop bodies and branches run; number of open loops."""
-  runs, open_loops = collections.Counter(), 0
-  waiting = [(module.entry_computation_id, 1, ())]
-  while waiting:
-    number, times, within = waiting.pop(0)
-    if number in within:
-      raise LookupError(f'a loop that contains itself, {number}')
-    runs[number] += times
-    nodes = _nodes(computations[number])
-    for node in nodes.values():
-      trips = (_trip_count(node, nodes, computations)
-               if node.opcode == 'while' else 1)
-      open_loops += trips is None
-      if node.opcode in _CONTROL:
-        again = times * (1 if trips is None else trips)
-        waiting += [(called, again, (*within, number))
-                    for called in node.called_computation_ids]
-  return dict(runs), open_loops
 
 
 def _kernel(node, nodes, computations) -> protos.HloModuleProto:
@@ -214,41 +193,3 @@ def _kernel(node, nodes, computations) -> protos.HloModuleProto:
   kernel.entry_computation_id = entry.id
   kernel.entry_computation_name = entry.name
   return kernel
-
-
-def _trip_count(loop, nodes: dict, computations: dict) -> Optional[int]:
-  """Trips of a `while` instruction; None if they are unknown.
-
-  `fori_loop` and `scan` compile to a counter that starts at a constant, grows
-  by a constant, and must be less than a constant.
-  """
-  by_root = {}  # Opcode of a computation's root -> the root, instructions.
-  for called in map(computations.__getitem__, loop.called_computation_ids):
-    inner = _nodes(called)
-    by_root[inner[called.root_id].opcode] = inner[called.root_id], inner
-  initial = nodes[loop.operand_ids[0]]
-  if set(by_root) != {'compare', 'tuple'} or initial.opcode != 'tuple':
-    return None
-  (compare, condition), (result, body) = by_root['compare'], by_root['tuple']
-  counter, limit = (condition[i] for i in compare.operand_ids)
-  if (counter.opcode, compare.comparison_direction) != (
-      'get-tuple-element', 'LT'):
-    return None
-  index = counter.tuple_index
-  start = _constant(nodes[initial.operand_ids[index]], nodes)
-  end = _constant(limit, condition)
-  added = body[result.operand_ids[index]]
-  steps = [_constant(n, body) for n in map(body.__getitem__, added.operand_ids)
-           if n.opcode != 'get-tuple-element' or n.tuple_index != index]
-  if added.opcode != 'add' or len(steps) != 1 or None in (start, end, *steps):
-    return None
-  return max(0, -(-(end - start) // steps[0])) if steps[0] > 0 else None
-
-
-def _constant(node, nodes) -> Optional[int]:
-  """The value of a constant whole number, or of a copy of one."""
-  if node.opcode == 'copy':
-    node = nodes[node.operand_ids[0]]
-  literal = node.literal
-  values = [*literal.s32s, *literal.s64s, *literal.u32s, *literal.u64s]
-  return values[0] if node.opcode == 'constant' and len(values) == 1 else None

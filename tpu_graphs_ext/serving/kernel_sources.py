@@ -48,6 +48,7 @@ class SourceKernel:
   op_name: str = ''
   cycles: Optional[int] = None
   share: Optional[float] = None
+  in_open_loop: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,18 +185,23 @@ def _from_compiled(name: str,
   if counts:
     notes.append('passed over, because they have no tiles: '
                  + ', '.join(counts))
-  if program.open_loops:
-    notes.append(f'{program.open_loops} of its loops have an unknown number of '
-                 'trips; their kernels count once')
-  found, faults = _each_once(kernels)
-  if not found and not faults:
+  distinct, faults = _each_once(kernels)
+  if not distinct and not faults:
     notes.append('it has no kernel with tiles')
-  total = sum((one.cycles or 0) * one.copies for one in found)
+  total = sum((kernel.cycles or 0) * kernel.copies for kernel in distinct)
   if total:  # The kernels with most estimated time first.
-    found = sorted((dataclasses.replace(
-        one, share=one.cycles and one.cycles * one.copies / total)
-                    for one in found), key=lambda one: -(one.share or 0))
-  return Source(name, found, notes, [f'{name}: {fault}' for fault in faults])
+    distinct = sorted((dataclasses.replace(
+        kernel, share=kernel.cycles and kernel.cycles * kernel.copies / total)
+                       for kernel in distinct),
+                      key=lambda kernel: -(kernel.share or 0))
+  if program.open_loops:
+    share = sum(kernel.share or 0 for kernel in distinct if kernel.in_open_loop)
+    notes.append(
+        f'{program.open_loops} of its loops have an unknown number of trips; '
+        f'their kernels, marked *, count once: {100 * share:.1f} % of the '
+        'time, or more')
+  return Source(name, distinct, notes,
+                [f'{name}: {fault}' for fault in faults])
 
 
 def _has_tiles(kernel: tpu_compiler.CompiledKernel) -> bool:
@@ -207,25 +213,25 @@ def _has_tiles(kernel: tpu_compiler.CompiledKernel) -> bool:
 def _each_once(kernels: list[tpu_compiler.CompiledKernel]
                ) -> tuple[list[SourceKernel], list[str]]:
   """(kernels with different graphs, messages of those without features)."""
-  found, faults, uses = {}, [], collections.Counter()
+  distinct, faults, uses = {}, [], collections.Counter()
   for compiled in kernels:
     name = compiled.module.name
     uses[name] += 1
     if uses[name] > 1:
       name += f' ({uses[name]})'
     try:
-      one = source_kernel(compiled, name)
+      made = source_kernel(compiled, name)
     except UserError as error:
       faults.append(str(error))
       continue
-    kernel = one.kernel
+    kernel = made.kernel
     key = (kernel.node_feat.tobytes(), kernel.node_opcode.tobytes(),
-           kernel.edge_index.tobytes(), compiled.window)
-    if key in found:
-      copies = found[key].copies + one.copies
-      one = dataclasses.replace(found[key], copies=copies)
-    found[key] = one
-  return list(found.values()), faults
+           kernel.edge_index.tobytes(), compiled.window, made.in_open_loop)
+    if key in distinct:
+      copies = distinct[key].copies + made.copies
+      made = dataclasses.replace(distinct[key], copies=copies)
+    distinct[key] = made
+  return list(distinct.values()), faults
 
 
 def source_kernel(compiled: tpu_compiler.CompiledKernel,
@@ -251,7 +257,7 @@ def source_kernel(compiled: tpu_compiler.CompiledKernel,
     notes += more
   return SourceKernel(
       kernel, compiled.runs, tuple(notes), FROM_COMPILER, compiled.op_name,
-      window and window.cycles)
+      window and window.cycles, in_open_loop=compiled.in_open_loop)
 
 
 def _with_window(kernel: Kernel,

@@ -49,6 +49,7 @@ class KernelRanking:
   op_name: str  # The operation in the user's program; '' if unknown.
   share: Optional[float]  # Of the program's time, by the compiler's cycles.
   cycles: Optional[int]  # Of one run, by the TPU compiler's estimate.
+  in_open_loop: bool  # Of unknown trips: counted once, so a larger share.
   nodes: int  # Number of instructions.
   opcodes: list[str]  # What they do, once each; products, reductions first.
   # Rows, columns and summands of a matrix product or convolution (M, N, K).
@@ -116,6 +117,7 @@ def _summary(kernels: list[KernelRanking]) -> str:
 def _summary_row(kernel: KernelRanking) -> tuple[str, ...]:
   name = kernel.name + (f' x{kernel.copies}' if kernel.copies > 1 else '')
   share = '' if kernel.share is None else f'{100 * kernel.share:.1f} %'
+  share += ' *' * kernel.in_open_loop
   if not kernel.choices:
     return name, share, 'no choice', '', '', '', kernel.op_name
   best, default = kernel.choices[0], kernel.default

@@ -126,7 +126,8 @@ def rank_kernel(ranker: scoring.Ranker, found: kernel_sources.SourceKernel,
         for at in (slice(0, top_k), slice(place, place + 1)))
   return tile_ranking.KernelRanking(
       name=kernel.tile_id, copies=found.copies, op_name=found.op_name,
-      share=found.share, cycles=found.cycles, nodes=kernel.num_nodes,
+      share=found.share, cycles=found.cycles,
+      in_open_loop=found.in_open_loop, nodes=kernel.num_nodes,
       opcodes=_opcodes(kernel), product=product_of(explainer.loops),
       combinations=legal.combinations, fitting=legal.fitting,
       scored=len(legal.tiles), choices=choices, default=default,

@@ -1,0 +1,135 @@
+"""How often loops run, on modules like those that the compiler leaves."""
+
+import pytest
+
+from support.tiny_hlo import add
+from tpu_graphs_ext.hlo import loops, protos
+
+TUPLE = protos.PrimitiveType.Value('TUPLE')
+
+
+def whole(computation, number, opcode, operands=(), **fields):
+  """A whole number; a constant if `opcode` is one."""
+  if isinstance(opcode, int):
+    add(computation, number, 'constant', [], element_type='S32', **fields
+        ).literal.s32s.append(opcode)
+  else:
+    add(computation, number, opcode, [], operands=operands,
+        element_type='S32', **fields)
+
+
+def state(computation, number, opcode, operands=(), **fields):
+  """A tuple of two whole numbers."""
+  node = add(computation, number, opcode, [], operands=operands, **fields)
+  node.shape.element_type = TUPLE
+  for _ in range(2):
+    node.shape.tuple_shapes.add(
+        element_type=protos.PrimitiveType.Value('S32'))
+
+
+def counting(start, end, direction='LT', step=1, opcode='add', inner=None):
+  """entry: a loop of `state`, a counter and what it is compared with.
+
+  With `inner`, (start, direction), the body has a loop until the same end.
+  """
+  module = protos.HloModuleProto(name='program', entry_computation_id=9)
+
+  def loop(base, first, direction, within):
+    body = module.computations.add(id=base, name=f'body.{base}',
+                                   root_id=base + 9)
+    state(body, base + 1, 'parameter')
+    for place in range(2):
+      whole(body, base + 2 + place, 'get-tuple-element', [base + 1],
+            tuple_index=place)
+    whole(body, base + 4, 'copy', [base + 2])
+    whole(body, base + 5, step)
+    whole(body, base + 6, opcode, [base + 5, base + 4])
+    if within:
+      whole(body, base + 11, inner[0])
+      state(body, base + 7, 'tuple', [base + 11, base + 3])
+      state(body, base + 8, 'while', [base + 7],
+            called_computation_ids=loop(1000, *inner, False))
+    state(body, base + 9, 'tuple', [base + 6, base + 3])
+    condition = module.computations.add(id=base + 10, root_id=base + 25,
+                                        name=f'condition.{base}')
+    state(condition, base + 21, 'parameter')
+    for place in range(2):
+      whole(condition, base + 22 + place, 'get-tuple-element', [base + 21],
+            tuple_index=place)
+    add(condition, base + 24, 'compare', [], element_type='PRED',
+        operands=[base + 22, base + 23], comparison_direction=direction)
+    add(condition, base + 25, 'copy', [], operands=[base + 24],
+        element_type='PRED')
+    return base, base + 10
+
+  called = loop(100, start, direction, inner is not None)
+  entry = module.computations.add(id=9, name='entry', root_id=95)
+  whole(entry, 91, start)
+  whole(entry, 92, end)
+  whole(entry, 93, 'copy', [91])
+  state(entry, 94, 'tuple', [93, 92])
+  state(entry, 95, 'while', [94], called_computation_ids=called)
+  return module
+
+
+@pytest.mark.parametrize('counter, trips', [
+    ((0, 12), 12), ((3, 12, 'LT', 2), 5), ((12, 12), 0), ((0, 12, 'LE'), 13),
+    ((9, 0, 'GT', -3), 3), ((9, 0, 'GE', -3), 4), ((0, 12, 'NE', 4), 3),
+    ((7, 12, 'EQ'), 0), ((12, 12, 'EQ'), 1), ((9, 0, 'LT', -3), 0),
+    ((3, 12, 'LT', 2, 'subtract'), None),  # 2 - counter: not a step.
+    ((0, 12, 'NE', 5), None),  # It never gets there.
+    ((0, 12, 'LT', 0), None), ((1, 12, 'LT', 2, 'multiply'), None)])
+def test_trips_of_a_loop(counter, trips):
+  runs, open_loops = loops.runs_of(counting(*counter))
+  assert runs == {9: (1, False), 100: (trips if trips is not None else 1,
+                                       trips is None),
+                  110: runs[100]}
+  assert open_loops == (trips is None)
+
+
+def test_a_loop_in_a_loop_gets_its_limit_through_the_outer_one():
+  runs, open_loops = loops.runs_of(counting(0, 12, inner=(8, 'LT')))
+  assert (runs[100].times, runs[1000].times, open_loops) == (12, 12 * 4, 0)
+  # The outer loop is open, so its inner kernels may run more often too.
+  runs, _ = loops.runs_of(counting(0, 12, 'NE', 5, inner=(2, 'LT')))
+  assert runs[1000] == (2, True)
+
+
+def test_a_limit_that_the_loop_changes_is_unknown():
+  module = counting(0, 12)
+  module.computations[0].instructions[-1].operand_ids[1] = 104
+  assert loops.runs_of(module)[1] == 1
+
+
+def test_a_bound_on_trips_beside_another_condition():
+  """As TensorFlow's `maximum_iterations`: both must hold, both count."""
+  module = counting(0, 12)
+  condition = module.computations[1]
+  whole(condition, 131, 5)
+  add(condition, 132, 'compare', [], element_type='PRED',
+      operands=[122, 131], comparison_direction='LT')
+  add(condition, 133, 'and', [], element_type='PRED', operands=[124, 132])
+  condition.root_id = 133
+  assert loops.runs_of(module)[0][100].times == 5
+  condition.instructions[-1].operand_ids[1] = 121  # The state: not known.
+  assert loops.runs_of(module)[1] == 1
+
+
+def test_trips_that_a_compiler_noted():
+  module = counting(0, 12, 'NE', 5)
+  loop = module.computations[-1].instructions[-1]
+  loop.backend_config = b'{"known_trip_count":{"n":"7"}}'
+  assert loops.runs_of(module)[0][100] == (7, False)
+
+
+def test_computations_that_call_each_other_twice_are_counted_once():
+  """Forty doublings: 2^40 runs, in 41 steps."""
+  module = protos.HloModuleProto(name='program', entry_computation_id=40)
+  for number in range(41):
+    computation = module.computations.add(id=number, root_id=1000 * number)
+    for place in range(2 if number else 1):
+      whole(computation, 1000 * number + place,
+            'call' if number else 'iota',
+            called_computation_ids=[number - 1] if number else [])
+  runs, _ = loops.runs_of(module)
+  assert runs[0].times == 2**40

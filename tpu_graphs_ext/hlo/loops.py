@@ -1,0 +1,266 @@
+"""How often each computation of an optimised program runs.
+
+XLA's loops count in whole numbers. These are followed through everything that
+forwards them, as linear functions of the state that a loop carries: {0: 1,
+None: 3} is the state's element 0, plus 3. A value is such a function, a list of
+values for a tuple, or None if it is unknown.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import NamedTuple, Optional, Union
+
+from tpu_graphs_ext.hlo import protos
+
+# Their computations run like the entry.
+CONTROL = frozenset({'while', 'conditional', 'call'})
+_FORWARDS = frozenset({'bitcast', 'convert', 'copy', 'domain', 'opt-barrier',
+                       'reshape', 'reduce-precision'})
+_WHOLE = frozenset(map(protos.PrimitiveType.Value, (
+    'PRED', 'S8', 'S16', 'S32', 'S64', 'U8', 'U16', 'U32', 'U64')))
+_TUPLE = protos.PrimitiveType.Value('TUPLE')
+_MOST_NESTED = 3  # Fusions in fusions that are looked into.
+Value = Union[dict, list, None]
+
+
+class Runs(NamedTuple):
+  """Of one computation, each time the program runs."""
+  times: int
+  is_open: bool  # In a loop of an unknown number of trips, which counts once.
+
+
+def runs_of(module: protos.HloModuleProto) -> tuple[dict[int, Runs], int]:
+  """(id of each computation that runs -> its runs, number of open loops).
+
+  Those of fusions, reductions and the like are not listed. Raises LookupError
+  if an instruction refers to what is not there, or a computation calls itself.
+  """
+  computations = {c.id: c for c in module.computations}
+  order = _callers_first(module.entry_computation_id, computations)
+  times, is_open, arguments = dict.fromkeys(order, 0), set(), {}
+  times[order[0]], open_loops = 1, 0
+  for number in order:
+    values = _Values(computations, number, arguments.get(number, []))
+    for node in values.nodes.values():
+      if node.opcode not in CONTROL:
+        continue
+      trips, passed = _call(node, values)
+      open_loops += trips is None
+      for called, given in zip(node.called_computation_ids, passed):
+        times[called] += times[number] * (1 if trips is None else trips)
+        if trips is None or number in is_open:
+          is_open.add(called)
+        arguments[called] = _agreed(arguments.get(called, given), given)
+  return {number: Runs(times[number], number in is_open)
+          for number in order}, open_loops
+
+
+def _callers_first(entry: int, computations: dict) -> list[int]:
+  """Ids of what the entry calls, each after all that call it."""
+  finished, within, waiting = [], {entry}, []
+
+  def open_one(number):
+    waiting.append((number, iter([
+        called for node in computations[number].instructions
+        if node.opcode in CONTROL for called in node.called_computation_ids])))
+
+  open_one(entry)
+  done = set()
+  while waiting:
+    number, rest = waiting[-1]
+    called = next(rest, None)
+    if called is None:
+      waiting.pop()
+      finished.append(number)
+      done.add(number)
+      within.discard(number)
+    elif called in within:
+      raise LookupError(f'a loop that contains itself, {called}')
+    elif called not in done:
+      within.add(called)
+      open_one(called)
+  return finished[::-1]
+
+
+def _agreed(first: Value, second: Value) -> Value:
+  """What two callers pass, where it is the same."""
+  if isinstance(first, list) and isinstance(second, list) and (
+      len(first) == len(second)):
+    return list(map(_agreed, first, second))
+  return first if first == second else None
+
+
+class _Values:
+  """The values of one computation's instructions."""
+
+  def __init__(self, computations: dict, number: int, arguments: Value,
+               nested: int = 0):
+    self.computations = computations
+    self._computation = computations[number]
+    self.nodes = {node.id: node for node in self._computation.instructions}
+    self._arguments = arguments or []
+    self._nested = nested
+    self._known: dict[int, Value] = {}
+
+  @property
+  def root(self):
+    """The instruction."""
+    return self.nodes[self._computation.root_id]
+
+  def of(self, number: int) -> Value:
+    """The value of an instruction."""
+    if number not in self._known:
+      self._known[number] = None  # Ends a cycle.
+      self._known[number] = self._value(self.nodes[number])
+    return self._known[number]
+
+  def called(self, node) -> Optional[_Values]:
+    """Those of the computation that a fusion or a call runs."""
+    if self._nested == _MOST_NESTED or not node.called_computation_ids:
+      return None
+    return _Values(self.computations, node.called_computation_ids[0],
+                   list(map(self.of, node.operand_ids)), self._nested + 1)
+
+  def _value(self, node) -> Value:
+    kind, operands = node.shape.element_type, node.operand_ids
+    is_number = kind in _WHOLE and all(
+        size == 1 for size in node.shape.dimensions)
+    if not is_number and kind != _TUPLE:
+      return None
+    if node.opcode == 'parameter':
+      return (self._arguments[node.parameter_number]
+              if node.parameter_number < len(self._arguments) else None)
+    if node.opcode == 'constant':
+      return _constant(node.literal)
+    if node.opcode in ('tuple', 'copy-start'):
+      return list(map(self.of, operands))
+    if node.opcode in ('get-tuple-element', 'copy-done'):
+      whole = self.of(operands[0])
+      return (whole[node.tuple_index] if isinstance(whole, list)
+              and node.tuple_index < len(whole) else None)
+    if node.opcode in _FORWARDS:
+      return self.of(operands[0])
+    if node.opcode in ('fusion', 'call'):
+      inner = self.called(node)
+      return inner and inner.of(inner.root.id)
+    if node.opcode in ('add', 'subtract', 'multiply'):
+      return _combined(node.opcode, *map(self.of, operands))
+    return None
+
+
+def _constant(literal) -> Value:
+  numbers = [*literal.s32s, *literal.s64s, *literal.u32s, *literal.u64s]
+  return {None: numbers[0]} if len(numbers) == 1 else None
+
+
+def _combined(opcode: str, first: Value, second: Value) -> Value:
+  if not (isinstance(first, dict) and isinstance(second, dict)):
+    return None
+  if opcode == 'multiply':
+    if set(first) - {None}:
+      first, second = second, first
+    if set(first) - {None}:
+      return None
+    return _linear({key: number * first.get(None, 0)
+                    for key, number in second.items()})
+  sign = -1 if opcode == 'subtract' else 1
+  return _linear({key: first.get(key, 0) + sign * second.get(key, 0)
+                  for key in {**first, **second}})
+
+
+def _linear(terms: dict) -> dict:
+  return {key: number for key, number in terms.items()
+          if number or key is None}
+
+
+def _call(node, values: _Values) -> tuple[Optional[int], list]:
+  """(runs of what an instruction calls, each one's arguments)."""
+  given = list(map(values.of, node.operand_ids))
+  if node.opcode == 'call':
+    return 1, [given]
+  if node.opcode == 'conditional':  # Each branch counts, though one is taken.
+    return 1, [[argument] for argument in given[1:]]
+  initial = given[0] if given else None
+  state = [{index: 1} for index in range(len(node.shape.tuple_shapes))]
+  if not isinstance(initial, list) or len(initial) != len(state):
+    initial = [None] * len(state)
+  body, condition = None, None
+  for called in node.called_computation_ids:
+    inner = _Values(values.computations, called, [state])
+    if inner.root.shape.element_type == _TUPLE:
+      body = inner
+    else:
+      condition = inner
+  after = body and body.of(body.root.id)
+  steps = [_step(index, value) for index, value in enumerate(
+      after if isinstance(after, list) else [])]
+  steps += [None] * (len(state) - len(steps))
+  trips = condition and _trips(condition.root, condition, initial, steps)
+  if trips is None:
+    trips = _noted_trips(node)
+  kept = [value if step == 0 else None for value, step in zip(initial, steps)]
+  return trips, [[kept]] * len(node.called_computation_ids)
+
+
+def _step(index: int, after: Value) -> Optional[int]:
+  """By how much a trip changes an element of the state, if always as much."""
+  if isinstance(after, dict) and {**after, None: 0} == {index: 1, None: 0}:
+    return after.get(None, 0)
+  return None
+
+
+def _trips(node, values: _Values, initial: list,
+           steps: list) -> Optional[int]:
+  """How often a condition holds, one trip after the other."""
+  if node.opcode in _FORWARDS:
+    return _trips(values.nodes[node.operand_ids[0]], values, initial, steps)
+  if node.opcode in ('fusion', 'call'):
+    inner = values.called(node)
+    return inner and _trips(inner.root, inner, initial, steps)
+  if node.opcode == 'parameter':
+    return None
+  if node.opcode == 'and':
+    both = [_trips(values.nodes[operand], values, initial, steps)
+            for operand in node.operand_ids]
+    return None if None in both else min(both)
+  if node.opcode != 'compare':
+    return None
+  difference = _combined('subtract', *map(values.of, node.operand_ids))
+  if difference is None:
+    return None
+  start, step = difference.get(None, 0), 0
+  for index, factor in difference.items():
+    if index is None:
+      continue
+    if not isinstance(initial[index], dict) or steps[index] is None:
+      return None
+    start += factor * initial[index][None]
+    step += factor * steps[index]
+  return _times_true(node.comparison_direction, start, step)
+
+
+def _times_true(direction: str, start: int, step: int) -> Optional[int]:
+  """For how many n from 0 on `start + n step` compares so with 0, in a row."""
+  if direction in ('GT', 'GE'):
+    return _times_true(direction.replace('G', 'L'), -start, -step)
+  if direction == 'LE':
+    return _times_true('LT', start - 1, step)
+  if direction == 'LT':
+    if start >= 0:
+      return 0
+    return -(start // step) if step > 0 else None
+  if direction == 'NE':
+    if start == 0:
+      return 0
+    return (-start // step if step and start % step == 0
+            and -start // step > 0 else None)
+  return None if start == 0 and step == 0 else int(start == 0)  # 'EQ'
+
+
+def _noted_trips(node) -> Optional[int]:
+  """What a compiler for a CPU or GPU wrote down."""
+  try:
+    return int(json.loads(node.backend_config)['known_trip_count']['n'])
+  except (ValueError, LookupError, TypeError):
+    return None
