@@ -115,29 +115,6 @@ def test_a_gated_join_by_hand():
       [[[1, 0], [0, 1]]], atol=1e-5)
 
 
-def test_one_sage_layer_with_weights_of_one():
-  """Chain 1 -> 2 -> 4 with config column 1, then 2; every weight 1, bias 0.
-
-  Node v reads [embedding 0, config c, own x]; layer 1 adds up itself and its
-  neighbours: node 0: (1 + c) + (2 + c), node 1: (2 + c) + (1 + c) + (4 + c),
-  node 2: (4 + c) + (2 + c). Each of the 2 equal outputs is then divided by
-  their norm, so it is 1 / sqrt(2); the sum over 3 nodes and the head of ones
-  give 2 * 3 / sqrt(2), whatever the configuration.
-  """
-  model = models.EarlyJoinSAGE(
-      2, 5, num_gnns=1, final_mlp_layers=0, hidden_dim=2, op_embed_dim=3)
-  chain = inputs([3], [(1, 0), (2, 1)], configs=2)
-  model._create_for(1, 1)
-  set_to_one(model)
-  encoded = model._encode(
-      models._Graph(chain), tf.zeros([3, 3]), chain.node_feats)
-  # The node columns alone: own x plus neighbours' x.
-  np.testing.assert_allclose(
-      encoded, [[1 + 2] * 2, [2 + 1 + 4] * 2, [4 + 2] * 2])
-  np.testing.assert_allclose(
-      model._rank(*chain), [[6 / math.sqrt(2)] * 2], rtol=1e-5)
-
-
 def test_validation_has_the_average_and_the_next_epoch_goes_on():
   """Weights 8, 4, 2 after three steps; d = 0, 1/10, 2/11, and then 3/12.
 
