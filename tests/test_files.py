@@ -1,5 +1,6 @@
 """Files and folders that are there whole or not at all, and whose they are."""
 
+import gzip
 import json
 import os
 import subprocess
@@ -32,16 +33,36 @@ def test_a_file_is_old_or_new(tmp_path):
 def test_a_folder_is_old_or_new(tmp_path):
   path = tmp_path / 'x'
   for content in ('old', 'new'):
-    with files.new_folder(str(path)) as new:
+    with files.new_folder(str(path), lambda: None) as new:
       (tmp_path / new / 'a').write_text(content)
       if content == 'new':
         assert (path / 'a').read_text() == 'old'
     assert (path / 'a').read_text() == content
   with pytest.raises(RuntimeError), files.new_folder(str(path)) as new:
     raise RuntimeError
-  with files.new_folder(str(path), replace=False) as new:
+  with files.new_folder(str(path)) as new:
     (tmp_path / new / 'a').write_text('too late')
   assert (path / 'a').read_text() == 'new'
+  assert os.listdir(tmp_path) == ['x']
+
+
+def test_nobody_brings_back_a_folder_that_is_being_replaced(
+    tmp_path, monkeypatch):
+  """Another process tidies between the two renames."""
+  rename, left = os.rename, []
+
+  def rename_and_tidy(old, new):
+    rename(old, new)
+    files._tidied.clear()
+    files.remove_leftovers(str(tmp_path))
+    left.append(sorted(os.listdir(tmp_path)))
+
+  files.write_file(str(tmp_path / 'x' / 'a'), b'old')
+  with files.new_folder(str(tmp_path / 'x'), lambda: None) as new:
+    files.write_file(os.path.join(new, 'a'), b'new')
+    monkeypatch.setattr(os, 'rename', rename_and_tidy)
+  assert [len(names) for names in left] == [2, 2] and 'x' not in left[0]
+  assert (tmp_path / 'x' / 'a').read_bytes() == b'new'
   assert os.listdir(tmp_path) == ['x']
 
 
@@ -143,13 +164,62 @@ def test_only_files_are_replaced(tmp_path):
   assert sorted(os.listdir(tmp_path)) == ['link', 'mine', 'pipe']
 
 
-def test_a_file_is_known_by_its_path_and_content(tmp_path):
+@pytest.fixture
+def folder(tmp_path):
+  """A folder of files, with an empty folder in it."""
   (tmp_path / 'a').mkdir()
   (tmp_path / 'a' / 'x').write_text('one')
   (tmp_path / 'y').write_text('two')
   (tmp_path / 'empty').mkdir()
-  known = files.sums(str(tmp_path))
+  return tmp_path
+
+
+def test_a_file_is_known_by_its_path_and_content(folder):
+  known = files.sums(str(folder))
   assert list(known) == ['a/x', 'empty', 'y']
-  (tmp_path / 'y').write_text('three')
-  os.symlink('x', tmp_path / 'a' / 'link')
-  assert files.foreign(str(tmp_path), known) == ['a/link', 'y']
+  files.require_own(str(folder), known)
+  (folder / 'y').write_text('three')
+  with pytest.raises(UserError, match="holds 'y', which this command did not "):
+    files.require_own(str(folder), known)
+  files.require_own(str(folder), known, ['y'])  # Whatever it holds.
+  os.symlink('x', folder / 'a' / 'link')
+  for names in (['y'], ['y', 'a/link']):
+    with pytest.raises(UserError, match="holds 'a/link', which this command d"):
+      files.require_own(str(folder), known, names)
+  files.require_own(str(folder / 'new'), {})
+  for place in ('y', 'a/link'):
+    with pytest.raises(UserError, match='is a link, a file, a device or a pip'):
+      files.require_own(str(folder / place), known)
+
+
+def test_nothing_that_a_stranger_holds_is_read(folder, monkeypatch):
+  monkeypatch.setattr(files, 'sha256', lambda path: pytest.fail('was read'))
+  os.truncate(folder / 'y', 1 << 40)
+  with pytest.raises(UserError, match="holds 'y', which this command did not "):
+    files.require_own(str(folder), {'a/x': '0'}, ['a/x', 'empty'])
+
+
+def test_ordinary_files(folder):
+  assert files.ordinary_files(str(folder), 6) == ['a/x', 'y']
+  assert files.ordinary_files(str(folder / 'none'), 0) == []
+  with pytest.raises(UserError, match='its files have 6 bytes; 5 are allowed'):
+    files.ordinary_files(str(folder), 5)
+  for make in (lambda path: os.symlink('/dev/zero', path), os.mkfifo,
+               lambda path: os.symlink('..', path)):
+    make(folder / 'a' / 'z')
+    with pytest.raises(UserError, match='a/z: is a link, a device or a pipe'):
+      files.ordinary_files(str(folder), 6)
+    os.remove(folder / 'a' / 'z')
+
+
+def test_what_is_read_ends(tmp_path):
+  path = tmp_path / 'x'
+  path.write_bytes(gzip.compress(b'0' * 1000))
+  assert files.read_file(str(path), unpack=True) == b'0' * 1000
+  assert files.read_file(str(path)) == path.read_bytes()
+  with pytest.raises(UserError, match='it has more than 999 bytes, the most'):
+    files.read_file(str(path), 999, unpack=True)
+  os.mkfifo(tmp_path / 'pipe')
+  for name in ('pipe', '.', 'none', 'nul\0'):
+    with pytest.raises(UserError, match='cannot be read'):
+      files.read_file(str(tmp_path / name))

@@ -10,21 +10,23 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fcntl
+import gzip
 import hashlib
 import json
 import os
-import pathlib
 import re
 import secrets
 import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, BinaryIO
+import zlib
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, BinaryIO, Optional
 
 from tpu_graphs_ext.errors import UserError
 
+MOST_BYTES = 1 << 28  # Of a file that is read as a whole, once unpacked.
 # Of JSON once it is parsed, as `parse_json` estimates it.
 MOST_JSON_BYTES = 1 << 30
 _MOST_DIGITS = 300  # A float64 has at most 309.
@@ -62,6 +64,9 @@ def full_path(path: str) -> str:
   return os.path.abspath(os.path.expanduser(path))
 
 
+# -------------------------------------------------------------------- reading
+
+
 def open_ordinary(path: str) -> BinaryIO:
   """Opens a file for reading.
 
@@ -77,6 +82,25 @@ def open_ordinary(path: str) -> BinaryIO:
   raise OSError('is not an ordinary file')
 
 
+def read_file(path: str, most_bytes: int = MOST_BYTES,
+              unpack: bool = False) -> bytes:
+  """The content of an ordinary file; `unpack`: what gzip packed, unpacked.
+
+  Raises UserError if it cannot be read or has more than `most_bytes`.
+  """
+  try:
+    with open_ordinary(os.path.expanduser(path)) as file:
+      packed = unpack and file.peek(2).startswith(b'\x1f\x8b')
+      content = (gzip.GzipFile(fileobj=file) if packed else file).read(
+          most_bytes + 1)
+  except (OSError, EOFError, ValueError, zlib.error) as error:
+    raise cannot_be_read(path, error) from error
+  if len(content) > most_bytes:
+    raise UserError(f'{path}: cannot be read (it has more than '
+                    f'{most_bytes:,} bytes, the most that is read here)')
+  return content
+
+
 def sha256(path: str) -> str:
   """The SHA-256 sum of an ordinary file in hex, or a UserError."""
   digest = hashlib.sha256()
@@ -89,6 +113,14 @@ def sha256(path: str) -> str:
   return digest.hexdigest()
 
 
+def cannot_be_read(path: str, error: Exception) -> UserError:
+  reason = getattr(error, 'strerror', None) or error
+  return UserError(f'{path}: cannot be read ({reason})')
+
+
+# -------------------------------------------------------------------- writing
+
+
 def require_replaceable(path: str) -> None:
   """Raises UserError if writing would replace anything but a file."""
   if os.path.islink(path) or os.path.exists(path) != os.path.isfile(path):
@@ -96,16 +128,9 @@ def require_replaceable(path: str) -> None:
                     'would be replaced; name a file')
 
 
-def cannot_be_read(path: str, error: OSError) -> UserError:
-  return UserError(f'{path}: cannot be read ({error.strerror or error})')
-
-
 def cannot_be_written(path: str, error: OSError) -> UserError:
   return UserError(f'{path}: cannot be written ({error}); free some space, or '
                    'choose another place')
-
-
-# -------------------------------------------------------------------- writing
 
 
 @contextlib.contextmanager
@@ -140,13 +165,19 @@ def write_file(path: str, content: bytes) -> None:
 
 
 @contextlib.contextmanager
-def new_folder(path: str, replace: bool = True) -> Iterator[str]:
-  """A folder to fill, which then replaces a folder of its name, if any.
+def new_folder(path: str,
+               require_own: Optional[Callable[[], None]] = None
+               ) -> Iterator[str]:
+  """A folder to fill, which then takes its name.
 
-  Without `replace` the old folder stays and the new one is dropped.
+  Where a folder has the name, `require_own` is called before and after the new
+  one is filled, and raises if the old one must stay: see the function of that
+  name. Without it the old folder stays, and the new one is dropped.
 
   Raises OSError if it cannot be written.
   """
+  if require_own:
+    require_own()
   temporary = _temporary_name(path)
   os.mkdir(temporary)
   try:
@@ -155,7 +186,8 @@ def new_folder(path: str, replace: bool = True) -> Iterator[str]:
       for name in names:
         with open(os.path.join(parent, name), 'rb') as file:
           os.fsync(file.fileno())
-    if replace:
+    if require_own:
+      require_own()
       _replace_folder(temporary, path)
     else:
       try:
@@ -168,16 +200,21 @@ def new_folder(path: str, replace: bool = True) -> Iterator[str]:
 
 
 def _replace_folder(new: str, path: str) -> None:
-  """Folders cannot replace one another: the old one steps aside first."""
+  """Folders cannot replace one another: the old one steps aside first.
+
+  It is held meanwhile, so that no other process takes it for a killed one's.
+  """
   aside = path + '.' + secrets.token_hex(4) + _ASIDE
-  try:
-    with contextlib.suppress(FileNotFoundError):
-      os.rename(path, aside)
-    os.rename(new, path)
-  finally:  # Also if a signal interrupted.
-    if os.path.exists(aside) and not os.path.exists(path):
-      os.rename(aside, path)
-    shutil.rmtree(aside, ignore_errors=True)
+  with contextlib.ExitStack() as held:
+    try:
+      with contextlib.suppress(FileNotFoundError):
+        held.enter_context(held_folder(path))
+        os.rename(path, aside)
+      os.rename(new, path)
+    finally:  # Also if a signal interrupted.
+      if os.path.exists(aside) and not os.path.exists(path):
+        os.rename(aside, path)
+      shutil.rmtree(aside, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -186,7 +223,7 @@ def held_folder(path: str) -> Iterator[None]:
 
   Raises BlockingIOError if another one has it.
   """
-  handle = os.open(path, os.O_RDONLY)
+  handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
   try:
     try:
       fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -219,7 +256,9 @@ def remove_leftovers(folder: str) -> None:
 
 def _remove_leftover(left: str, final: str, is_aside: bool) -> None:
   if is_aside and not os.path.exists(final):
-    os.rename(left, final)
+    with held_folder(left):  # Else its process lives.
+      if not os.path.exists(final):
+        os.rename(left, final)
   elif time.time() - os.lstat(left).st_mtime > _LEFTOVER_SECONDS:
     shutil.rmtree(left, ignore_errors=True)
     os.remove(left)  # It was a file.
@@ -244,13 +283,13 @@ def require_kind(path: str, start: str | bytes, what: str) -> None:
   require_replaceable(path)
   start = start.encode() if isinstance(start, str) else start
   try:
-    with open(path, 'rb') as file:
-      found = file.read(len(start))
+    with open_ordinary(path) as file:
+      beginning = file.read(len(start))
   except FileNotFoundError:
     return
   except OSError as error:
     raise cannot_be_read(path, error) from error
-  if found and found != start:
+  if beginning and beginning != start:
     raise UserError(f'{path}: is not a {what}, so it is not replaced; move it '
                     'away, or name another file')
 
@@ -290,31 +329,79 @@ class Output:
 # ------------------------------------------------------------------ ownership
 
 
-def sums(folder: str) -> dict[str, str]:
-  """Path in the folder, with '/' -> checksum of the file, sorted by path.
+def contents(folder: str) -> Iterator[tuple[str, str]]:
+  """(path in the folder, with '/', what it is) of all that a folder holds.
 
-  A command that may replace a folder keeps these checksums of all that it
-  wrote there. A file with another checksum was not written by it, and stops
-  the command. An empty folder has the checksum 'empty'; links, pipes and the
-  like have '', which is never known. A missing folder has no files.
+  It is a 'file', 'empty' (a folder without anything in it) or '': a link, a
+  pipe and the like. What is no folder holds nothing.
   """
-  found = {}
-  for path in pathlib.Path(folder).rglob('*'):
-    if path.is_dir() and not path.is_symlink():
-      content = 'empty' if not any(path.iterdir()) else None
-    elif path.is_file() and not path.is_symlink():
-      content = hashlib.sha256(path.read_bytes()).hexdigest()[:32]
-    else:
-      content = ''
-    if content is not None:
-      found[path.relative_to(folder).as_posix()] = content
-  return dict(sorted(found.items()))
+  inner = [''] if os.path.isdir(folder) else []
+  while inner:
+    parent = inner.pop()
+    entries = sorted(os.scandir(os.path.join(folder, parent)),
+                     key=lambda entry: entry.name)
+    if parent and not entries:
+      yield parent[:-1], 'empty'
+    for entry in entries:
+      if entry.is_dir(follow_symlinks=False):
+        inner.append(f'{parent}{entry.name}/')
+      else:
+        yield parent + entry.name, ('file' if entry.is_file(
+            follow_symlinks=False) else '')
 
 
-def foreign(folder: str, known: Mapping[str, str]) -> list[str]:
-  """The paths of `sums` whose checksum is not the known one."""
-  return [path for path, content in sums(folder).items()
-          if not content or content != known.get(path)]
+def ordinary_files(folder: str, most_bytes: int) -> list[str]:
+  """The paths of the files in a folder, sorted; UserError if it has others.
+
+  Also if the files have more than `most_bytes` together.
+  """
+  paths, total = [], 0
+  for path, kind in contents(folder):
+    full = os.path.join(folder, path)
+    if not kind:
+      raise UserError(f'{full}: is a link, a device or a pipe, which is not '
+                      'followed; put the file itself there')
+    if kind == 'file':
+      paths.append(path)
+      total += os.path.getsize(full)
+  if total > most_bytes:
+    raise UserError(f'{folder}: its files have {total:,} bytes; {most_bytes:,} '
+                    'are allowed')
+  return sorted(paths)
+
+
+def sums(folder: str) -> dict[str, str]:
+  """Path in the folder -> checksum, or 'empty', by path; see `contents`.
+
+  A command that may replace a folder keeps the checksums of all that it wrote
+  there. A file with another checksum was not written by it, and stops the
+  command. Links and the like have '', which is never known.
+  """
+  return {path: _sum_of(folder, path, kind)
+          for path, kind in sorted(contents(folder))}
+
+
+def _sum_of(folder: str, path: str, kind: str) -> str:
+  return sha256(os.path.join(folder, path))[:32] if kind == 'file' else kind
+
+
+def require_own(folder: str, known: Mapping[str, str],
+                names: Collection[str] = ()) -> None:
+  """Raises UserError where a folder holds what its command did not write.
+
+  It wrote files with `known` checksums (see `sums`) and, with any content,
+  those of `names`. Ends at the first stranger, and reads only what is known.
+  """
+  if os.path.islink(folder) or os.path.exists(folder) != os.path.isdir(folder):
+    raise UserError(f'{folder}: is a link, a file, a device or a pipe, which '
+                    'would be replaced; name a folder')
+  for path, kind in contents(folder):
+    if not kind or (path not in names and (
+        path not in known or known[path] != _sum_of(folder, path, kind))):
+      raise UserError(
+          f'{folder}: holds {path!r}, which this command did not write, or '
+          'which was changed since, and which would be lost; move it away, or '
+          'name another folder')
 
 
 # --------------------------------------------------------------- CSV and JSON
@@ -337,12 +424,7 @@ def csv_of(frame: Any) -> str:
 
 def read_json(path: str) -> Any:
   """`parse_json` of an ordinary file; UserError if it cannot be read."""
-  try:
-    with open_ordinary(path) as file:
-      content = file.read()
-  except OSError as error:
-    raise cannot_be_read(path, error) from error
-  return parse_json(content, path)
+  return parse_json(read_file(path), path)
 
 
 def parse_json(text: str | bytes, where: str,
@@ -366,10 +448,10 @@ def parse_json(text: str | bytes, where: str,
         f'{needed / 2**30:.1f} GiB of memory; {most_bytes / 2**30:g} GiB are '
         'allowed')
   try:
-    found = json.loads(text, parse_int=_int)
+    value = json.loads(text, parse_int=_int)
     if _SURROGATE.search(content):  # Half a pair cannot be encoded.
-      json.dumps(found, ensure_ascii=False).encode()
-    return found
+      json.dumps(value, ensure_ascii=False).encode()
+    return value
   except (ValueError, RecursionError) as error:
     reason = ' '.join(str(error).split())[:200]
     raise UserError(

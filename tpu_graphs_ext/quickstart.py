@@ -68,7 +68,7 @@ def find_baseline(out: str) -> str | None:
   if checkout.find() or os.path.isdir(clone):
     return checkout.find() or checkout.find(clone)
   try:
-    with files.new_folder(clone, replace=False) as new:
+    with files.new_folder(clone) as new:
       subprocess.run(
           ['git', 'clone', '--quiet', '--depth', '1', checkout.URL, new],
           check=True, timeout=CLONE_SECONDS, stdin=subprocess.DEVNULL,

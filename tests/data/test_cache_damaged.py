@@ -88,6 +88,6 @@ def test_an_entry_with_something_else_stays(tmp_path):
   (entry / 'notes.txt').write_text('mine')
   assert len(kernel.open_files([path], str(folder))) == 1
   (entry / cache.META_FILE).write_text('{}')
-  with pytest.raises(UserError, match=r"holds \['notes\.txt'\]"):
+  with pytest.raises(UserError, match=r"holds 'notes\.txt', which"):
     kernel.open_files([path], str(folder))
   assert (entry / 'notes.txt').read_text() == 'mine'

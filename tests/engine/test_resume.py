@@ -25,7 +25,7 @@ def data_root(tmp_path_factory):
 def variables_only(monkeypatch):
   """Saves the variables where the rest of the model does not matter."""
   def save(model, path, **_):
-    with open(os.path.join(path, 'variables'), 'wb') as file:
+    with open(os.path.join(path, 'saved_model.pb'), 'wb') as file:
       file.write(b''.join(v.numpy().tobytes() for v in model.variables))
 
   monkeypatch.setattr(tf.keras.Model, 'save', save)
@@ -49,7 +49,7 @@ def broken_off(settings, epochs: int) -> None:
 
 
 def variables_of(result: train.TrainResult) -> bytes:
-  with open(os.path.join(result.model_dir, 'variables'), 'rb') as file:
+  with open(os.path.join(result.model_dir, 'saved_model.pb'), 'rb') as file:
     return file.read()
 
 
@@ -128,6 +128,48 @@ def test_one_run_is_trained_by_one_process_at_a_time(data_root, tmp_path):
     other = dataclasses.replace(settings, seed=2)
     with resume.ResumeFolder(other).held():
       assert len(list(tmp_path.glob('resume_*'))) == 2
+
+
+def test_only_what_a_run_wrote_is_removed(data_root, tmp_path):
+  settings = tiny_models.tiny_settings(
+      data_root, tmp_path / 'out', results_csv=str(tmp_path / 'r.csv'))
+  folder = resume.ResumeFolder(settings)
+  path, model = pathlib.Path(folder.path), pathlib.Path(folder.model_dir)
+  (path / 'ckpt-2_temp').mkdir(parents=True)
+  written = ['ckpt-1.index', 'ckpt-1.data-00000-of-00001', 'checkpoint',
+             'checkpoint.tmp0123', 'ckpt-2_temp/part-00000-of-00001',
+             'started.json.01234567.tpu_graphs_ext.tmp']
+  users = ['notes.txt', 'my_checkpoint', 'ckpt-1.index.backup', 'started.txt']
+  for name in (*written, *users):
+    (path / name).write_text(name)
+  with folder.held():
+    assert sorted(os.listdir(path)) == sorted([*users, 'started.json'])
+    folder.is_over = True
+  assert sorted(os.listdir(path)) == sorted(users)
+  model.mkdir()
+  (model / 'saved_model.pb').write_text('old')
+  with folder.held():
+    pass
+  (model / 'notes.txt').write_text('mine')
+  with pytest.raises(UserError, match=r"holds 'notes\.txt', which this comma"):
+    train.train(settings)
+  assert sorted(os.listdir(model)) == ['notes.txt', 'saved_model.pb']
+
+
+@pytest.mark.parametrize('name', ['path', 'model_dir'])
+def test_links_are_not_followed(data_root, tmp_path, name):
+  settings = tiny_models.tiny_settings(
+      data_root, tmp_path / 'out', results_csv=str(tmp_path / 'r.csv'))
+  documents = tmp_path / 'documents'
+  documents.mkdir()
+  for document in ('started.json', 'saved_model.pb'):
+    (documents / document).write_text('mine')
+  link = getattr(resume.ResumeFolder(settings), name)
+  (tmp_path / 'out').mkdir()
+  os.symlink(documents, link)
+  with pytest.raises(UserError, match='is a link'):
+    train.train(settings)
+  assert len(os.listdir(documents)) == 2 and os.path.islink(link)
 
 
 def test_a_changed_start_is_not_resumed(data_root, tmp_path, caplog):

@@ -2,13 +2,15 @@
 
 import os
 import shutil
+import struct
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.core.protobuf import tensor_bundle_pb2
 
 from support import damage
-from tpu_graphs_ext.engine import saved_weights
+from tpu_graphs_ext.engine import checkpoint_index, saved_weights
 
 
 class Nested(tf.keras.Model):
@@ -87,3 +89,81 @@ def test_damaged_folders(saved, tmp_path, rounds):
     for value, right in zip(found, expected):
       np.testing.assert_array_equal(value, right, err_msg=str(seed))
     path.write_bytes(content)
+
+
+def varints(*values):
+  """Seven bits a byte, the lowest first; all but the last byte above 127."""
+  return b''.join(bytes([value >> shift & 127 | 128 for shift in range(
+      0, 7 * (max(1, -(-value.bit_length() // 7)) - 1), 7)] + [
+          value >> 7 * max(0, -(-value.bit_length() // 7) - 1)])
+                  for value in values)
+
+
+def block(entries, moved=0):
+  """A block of a table, each entry with its whole key and findable."""
+  content, starts = b'', []
+  for key, value in entries:
+    starts.append(len(content) + moved)
+    content += varints(0, len(key), len(value)) + key + value
+  return content + struct.pack(f'<{len(starts) + 1}I', *starts, len(starts))
+
+
+def rewrite_index(path, change, moved=0):
+  """Writes an index anew, its first matrix changed, without checksums."""
+  content = path.read_bytes()
+  _, _, start, size = checkpoint_index._varints(content[-48:], 0, 4)[0]
+  entries, changed = [], False
+  for _, place in checkpoint_index._entries(content, start, size):
+    for key, value in checkpoint_index._entries(
+        content, *checkpoint_index._varints(place, 0, 2)[0]):
+      entry = tensor_bundle_pb2.BundleEntryProto.FromString(value)
+      if key and not changed and len(entry.shape.dim) == 2:
+        change(entry)
+        value, changed = entry.SerializeToString(), True
+      entries.append((key, value))
+  data = block(entries, moved)
+  index = block([(b'z', varints(0, len(data)))])
+  path.write_bytes(
+      data + b'\0crc.' + index + b'\0crc.'
+      + varints(0, 0, len(data) + 5, len(index)).ljust(40, b'\0')
+      + struct.pack('<Q', 0xdb4775248b80fb57))
+
+
+def set_dims(*sizes):
+  def change(entry):
+    del entry.shape.dim[:]
+    for size in sizes:
+      entry.shape.dim.add(size=size)
+  return change
+
+
+# TensorFlow ends the process at most of these.
+@pytest.mark.parametrize('change', [
+    set_dims(-5, 2), set_dims(-1, -24), set_dims(1 << 32, 1 << 32),
+    set_dims(2 ** 63 - 1, 1), set_dims(*[1] * 300), set_dims(24, 2),
+    lambda entry: setattr(entry, 'dtype', 9999),
+    lambda entry: setattr(entry, 'dtype', 101),
+    lambda entry: setattr(entry, 'dtype', 20),
+    lambda entry: setattr(entry, 'dtype', 7),
+    lambda entry: setattr(entry, 'offset', 1 << 62),
+    lambda entry: setattr(entry, 'offset', -8),
+    lambda entry: setattr(entry, 'size', -1),
+    lambda entry: setattr(entry, 'shard_id', 1),
+    lambda entry: entry.slices.add(),
+    lambda entry: setattr(entry.shape, 'unknown_rank', True)])
+def test_an_index_that_names_what_cannot_be(saved, tmp_path, change):
+  shutil.copytree(saved[1], tmp_path / 'model_x')
+  path = tmp_path / 'model_x' / 'variables' / 'variables.index'
+  rewrite_index(path, lambda entry: None)
+  checkpoint_index.require_sound(str(path.with_suffix('')))
+  rewrite_index(path, change)
+  with pytest.raises(ValueError, match='its index says nonsense of'):
+    saved_weights.read(str(tmp_path / 'model_x'))
+
+
+def test_an_index_that_hides_an_entry_from_a_reader_in_order(saved, tmp_path):
+  shutil.copytree(saved[1], tmp_path / 'model_x')
+  path = tmp_path / 'model_x' / 'variables' / 'variables.index'
+  rewrite_index(path, lambda entry: None, moved=1)
+  with pytest.raises(ValueError, match='a block whose entries overlap'):
+    saved_weights.read(str(tmp_path / 'model_x'))

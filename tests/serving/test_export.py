@@ -162,7 +162,7 @@ def test_only_what_is_ours_is_replaced(saved_model_dir, tmp_path, unsaved):
     assert names_in(out) == [export.MARK, 'saved_model.pb']
     spoil(out)
     before = names_in(out)
-    with pytest.raises(UserError, match='which no export wrote, or which was'):
+    with pytest.raises(UserError, match='which this command did not write, or'):
       export.export(saved_model_dir, str(out))
     assert names_in(out) == before
 
@@ -171,9 +171,9 @@ def test_places_that_cannot_be(saved_model_dir, tmp_path):
   (tmp_path / 'file').write_text('x')
   for out, message in (
       (' ', '--out is empty'),
-      (tmp_path / 'file', 'is not a folder; name a folder'),
+      (tmp_path / 'file', 'is a link, a file, a device or a pipe'),
       (tmp_path / 'file' / 'x', 'cannot be written'),
-      (os.path.dirname(saved_model_dir), 'which no export wrote')):
+      (os.path.dirname(saved_model_dir), 'which this command did not wri')):
     with pytest.raises(UserError, match=message):
       export.export(saved_model_dir, str(out))
 

@@ -84,14 +84,10 @@ def open_or_build(entry: str, dtypes: Mapping[str, Any],
     except DAMAGE as error:
       _log.warning('%s: the cache is damaged (%s) and will be built again',
                    entry, error)
-    others = sorted(set(os.listdir(entry)) - {META_FILE, *dtypes})
-    if others or os.path.islink(entry):
-      raise UserError(
-          f'{entry}: a cache entry goes there, but it holds '
-          f'{others or "a link"}; move that away, or name another --cache_dir')
+    files.require_own(entry, {}, [META_FILE, *dtypes])
     shutil.rmtree(entry, ignore_errors=True)
   try:
-    with files.new_folder(entry, replace=False) as temporary:
+    with files.new_folder(entry) as temporary:
       _build(temporary, dtypes, blocks)
     return read(Entry(entry))
   except (OSError, ValueError) as error:

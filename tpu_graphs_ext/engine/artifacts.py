@@ -22,7 +22,6 @@ import os
 import platform
 import re
 import warnings
-import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -43,7 +42,10 @@ PRETRAINED = 'pretrained'
 PRETRAINED_FOLDER = os.path.join(
     os.path.dirname(os.path.dirname(os.path.abspath(__file__))), 'pretrained')
 
-_MOST_BYTES = 2 ** 28  # Of a run file, unpacked.
+# What Keras writes into a model folder.
+_SAVED_FILES = ('saved_model.pb', 'keras_metadata.pb', 'fingerprint.pb',
+                'assets', 'variables/variables.index',
+                'variables/variables.data-00000-of-00001')
 
 
 def train_hash(args: dict[str, Any]) -> str:
@@ -72,6 +74,11 @@ def run_path_of(model_dir: str) -> str:
   return os.path.join(folder, 'run_' + name[len('model_'):] + '.jsonz')
 
 
+def require_own(model_dir: str) -> None:
+  """Raises UserError if a new model would replace other files than a model."""
+  files.require_own(model_dir, {}, _SAVED_FILES)
+
+
 def save_run(model: tf.keras.Model, run_info: dict[str, Any],
              out_dir: str) -> tuple[str, str]:
   """Writes the model folder, then the run file; returns both paths."""
@@ -80,7 +87,8 @@ def save_run(model: tf.keras.Model, run_info: dict[str, Any],
   options = ({'include_optimizer': False}
              if task_of(run_info['args']) == 'layout' else {})
   try:
-    with files.new_folder(model_dir) as temporary, quiet_keras():
+    with files.new_folder(model_dir, lambda: require_own(
+        model_dir)) as temporary, quiet_keras():
       model.save(temporary, save_format='tf', **options)
   except (OSError, tf.errors.OpError) as error:
     raise UserError(
@@ -169,11 +177,8 @@ def read_run_file(path: str) -> dict[str, Any]:
   Raises UserError if it is damaged, or cannot be used to build the model.
   """
   try:
-    with gzip.open(path, 'rb') as file:
-      text = file.read(_MOST_BYTES + 1)
-    if len(text) > _MOST_BYTES:
-      raise ValueError(f'it holds more than {_MOST_BYTES} bytes')
-    run_info = files.parse_json(text, 'its content')
+    run_info = files.parse_json(
+        files.read_file(path, unpack=True), 'its content')
     for field, value, holds, rule in _rules(run_info):
       if not holds:
         raise ValueError(
@@ -181,7 +186,7 @@ def read_run_file(path: str) -> dict[str, Any]:
     parse_model_kwargs(run_info['args']['model_kwargs_json'])
     if 'feature_stats' in run_info:
       FeatureStats.from_json(run_info['feature_stats'])
-  except (OSError, EOFError, ValueError, UserError, zlib.error) as error:
+  except (ValueError, UserError) as error:
     raise UserError(
         f'{path}: cannot be read as a run file ({error}); copy it again from '
         'where the model was trained') from error

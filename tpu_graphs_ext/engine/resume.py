@@ -16,12 +16,14 @@ import hashlib
 import json
 import logging
 import os
+import re
+import shutil
 import time
 from collections.abc import Iterator
 from typing import Any, Optional
 
 from tpu_graphs_ext import files
-from tpu_graphs_ext.engine import artifacts
+from tpu_graphs_ext.engine import artifacts, checkpoint_index
 from tpu_graphs_ext.engine.settings import MOST_SEED, Training
 from tpu_graphs_ext.errors import UserError
 
@@ -31,6 +33,10 @@ _log = logging.getLogger(__name__)
 _FREE_SETTINGS = ('resume', 'cache_dir', 'tensorboard')
 
 _STARTED = 'started.json'
+# What a run and TensorFlow write into its folder; `ckpt-1_temp` is a folder.
+_OWN = re.compile(r'(started\.json|checkpoint|ckpt-\d+(_temp|\.index|'
+                  r'\.data-[\d-]+of-\d+))(\.tmp.*|\..*' + re.escape(
+                      files.TEMPORARY) + ')?')
 _MOST = {'seed': MOST_SEED, 'milliseconds': 10 ** 14}  # In the year 5138.
 
 
@@ -81,9 +87,14 @@ class ResumeFolder:
   def held(self) -> Iterator[None]:
     """Makes the folder; removes it at the end if the run `is_over`."""
     files.remove_leftovers(os.path.dirname(self.path))
+    if os.path.islink(self.path):
+      raise UserError(f'{self.path}: is a link; an interrupted run goes into '
+                      'a folder of that name, so move the link away')
+    artifacts.require_own(self.model_dir)
     try:
       os.makedirs(self.path, exist_ok=True)
       with files.held_folder(self.path):
+        files.ordinary_files(self.path, checkpoint_index.MOST_BYTES)
         if self.is_new:
           if os.path.exists(self._start) and not self._resumes:
             _log.warning(
@@ -107,10 +118,15 @@ class ResumeFolder:
       raise files.cannot_be_written(self.path, error) from error
 
   def _empty(self) -> None:
+    """Removes what runs wrote, and nothing else."""
     # The start goes first: without it, nobody resumes from the rest.
-    for name in sorted(os.listdir(self.path),
+    for name in sorted(filter(_OWN.fullmatch, os.listdir(self.path)),
                        key=lambda name: name != _STARTED):
-      os.remove(os.path.join(self.path, name))
+      path = os.path.join(self.path, name)
+      if name.endswith('_temp'):
+        shutil.rmtree(path, ignore_errors=True)
+      else:
+        os.remove(path)
 
 
 def finished_run(settings: Training) -> Optional[artifacts.Run]:

@@ -14,6 +14,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
 from tpu_graphs_ext.data import npz
+from tpu_graphs_ext.engine import checkpoint_index
 
 # The one file of a folder with weights only: float32 arrays, named by their
 # place among the trainable variables, as '0007'.
@@ -46,8 +47,9 @@ def read(model_dir: str) -> list[tuple[str, np.ndarray]]:
 
 
 def _of_checkpoint(model_dir: str) -> list[tuple[str, np.ndarray]]:
-  reader = tf.train.load_checkpoint(
-      os.path.join(model_dir, 'variables', 'variables'))
+  prefix = os.path.join(model_dir, 'variables', 'variables')
+  checkpoint_index.require_sound(prefix)
+  reader = tf.train.load_checkpoint(prefix)
   nodes = trackable_object_graph_pb2.TrackableObjectGraph.FromString(
       reader.get_tensor('_CHECKPOINTABLE_OBJECT_GRAPH')).nodes
   lists = [child.node_id for child in nodes[0].children
@@ -59,6 +61,7 @@ def _of_checkpoint(model_dir: str) -> list[tuple[str, np.ndarray]]:
              if re.fullmatch('[0-9]{1,9}', child.local_name)}
   if min([*lists, *members.values()]) < 0:
     raise ValueError('its checkpoint names nodes that are missing')
-  return [(attribute.full_name, reader.get_tensor(attribute.checkpoint_key))
+  keys = {attribute.checkpoint_key: attribute.full_name
           for _, node in sorted(members.items())
-          for attribute in nodes[node].attributes]
+          for attribute in nodes[node].attributes}
+  return [(name, reader.get_tensor(key)) for key, name in keys.items()]

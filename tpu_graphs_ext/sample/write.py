@@ -117,10 +117,10 @@ def _write(out: str, settings: dict, problems: Iterable) -> Summary:
   """Fills the folder with (split, files of a problem, its sizes)."""
   out = files.require_path('--out', out)
   place = os.path.realpath(out)
-  if files.sums(place):
+  if next(files.contents(place), None):
     return Summary(out, _statistics_in(place, settings), True)
   try:
-    with files.new_folder(place, replace=False) as folder:
+    with files.new_folder(place) as folder:
       statistics = _fill(folder, problems)
       marker = {'what': _WHAT, 'settings': settings, 'statistics': statistics,
                 'files': files.sums(folder)}
@@ -135,9 +135,9 @@ def _statistics_in(place: str, settings: dict) -> dict:
   """What the marker says of exactly this data; UserError for anything else."""
   try:
     marker = files.read_json(os.path.join(place, _MARKER))
-    present = files.sums(place)
-    del present[_MARKER]
-    if marker['settings'] == settings and marker['files'] == present:
+    files.require_own(place, marker['files'], [_MARKER])
+    if marker['settings'] == settings and (
+        len(marker['files']) + 1 == len([*files.contents(place)])):
       return marker['statistics']
   except (UserError, TypeError, LookupError):
     pass

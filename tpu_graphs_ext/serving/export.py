@@ -6,6 +6,7 @@ model's name and the checksums of the other files.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -62,14 +63,16 @@ def export(model_dir: str, out: str,
   compiled, or `out` holds something else or cannot be written.
   """
   path = os.path.normpath(files.require_path('--out', out))
-  _require_ours(path)
+  _require_ours(path)  # Before the work, too.
   ranker = scoring.load_ranker(model_dir, loading)
   program = tf_program.compiled(ranker, for_export=True)
   module = tf.Module()
   module.model_variables = list(ranker.model.variables)
   kind = type(ranker.model).__name__
   try:
-    with files.new_folder(path) as temporary, artifacts.quiet_keras():
+    with files.new_folder(
+        path, lambda: _require_ours(path)) as temporary, (
+            artifacts.quiet_keras()):
       tf.saved_model.save(module, temporary, signatures={SIGNATURE: program})
       files.write_file(os.path.join(temporary, MARK), json.dumps({
           'what': _WHAT, 'model': kind,
@@ -77,7 +80,6 @@ def export(model_dir: str, out: str,
               artifacts.load_run(model_dir).model_dir)),
           'num_ops': ranker.num_ops,
           'files': files.sums(temporary)}, indent=2).encode())
-      _require_ours(path)  # Again, because saving takes a while.
   except OSError as error:
     raise files.cannot_be_written(f'--out={path}', error) from error
   except tf.errors.OpError as error:  # So TensorFlow reports a full disk.
@@ -94,17 +96,9 @@ def export(model_dir: str, out: str,
 
 def _require_ours(path: str) -> None:
   """Raises a UserError if the folder holds anything but an export."""
-  if os.path.islink(path) or (
-      os.path.exists(path) and not os.path.isdir(path)):
-    raise UserError(f'--out={path}: is not a folder; name a folder')
-  try:
+  known, names = {}, []
+  with contextlib.suppress(UserError, LookupError, TypeError, ValueError):
     mark = files.read_json(os.path.join(path, MARK))
-    known = {**mark['files'], MARK: files.sums(path)[MARK]} if (
-        mark['what'] == _WHAT) else {}
-  except (UserError, LookupError, TypeError):  # There is no such mark.
-    known = {}
-  if strangers := files.foreign(path, known):
-    raise UserError(
-        f'--out={path}: holds {strangers[0]!r}, which no export wrote, or '
-        'which was changed since; name a new or an empty folder, or remove '
-        'this one by hand if nothing in it is needed')
+    if mark['what'] == _WHAT:
+      known, names = dict(mark['files']), [MARK]
+  files.require_own(path, known, names)
