@@ -22,9 +22,11 @@ verb() {  # Runs `tpu-graphs-ext` of the environment.
 model_or_newest() {  # The folder given, or the one trained last.
   local newest=${1:-}
   if [ -z "$newest" ]; then
-    newest=$(find "$OUT_DIR" -maxdepth 1 -name 'model_*' -type d 2>/dev/null \
-      | while read -r folder; do
-          echo "$(date -r "$folder" +%s) $folder"
+    # Trained with another --out_dir, it is noted here.
+    newest=$({ cat "$OUT_DIR/trained_last.txt" 2>/dev/null || true
+        find "$OUT_DIR" -maxdepth 1 -name 'model_*' -type d 2>/dev/null
+      } | while read -r folder; do
+          [ ! -d "$folder" ] || echo "$(date -r "$folder" +%s) $folder"
         done | sort -n | tail -n 1 | cut -d ' ' -f 2-)
   fi
   [ -n "$newest" ] || stop "there is no model_<hash> in $OUT_DIR; train one \

@@ -3,7 +3,8 @@
 #
 #   ./run_scripts/assignment_hand_in.sh [MODEL_DIR]
 #
-# MODEL_DIR is the model that was trained last unless given; its models.py the
+# MODEL_DIR is the model that was trained last unless given (the first line says
+# its class, epochs and validation OPA); its models.py the
 # one that assignment_train.sh put into the checkout, or MODELS_PY. It ranks the test
 # split twice, once here and once through the course's script: about ten minutes
 # on two cores, estimated from the 7,000 configurations a second of the sample

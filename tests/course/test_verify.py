@@ -6,11 +6,13 @@ import pathlib
 import runpy
 import sys
 
+import numpy as np
 import pytest
 
 from support import eager_training, tiny_handin, tiny_kernels
 from tpu_graphs_ext.course import checkout, sandbox, verify
 from tpu_graphs_ext.data import read
+from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.engine import artifacts
 from tpu_graphs_ext.errors import UserError
 
@@ -158,6 +160,42 @@ def test_toy_data(folder, tmp_path, in_process, monkeypatch):
   copy = tiny_handin.change_run(tiny_handin.copy_run(
       model_dir, tmp_path / 'out'), tiny_handin.as_baseline)
   fault(check(folder, copy, tmp_path), 'trained with --toy_data')
+
+
+@pytest.mark.parametrize('columns', ['all', 'fewer'])
+def test_toy_data_where_the_test_split_is_small(
+    folder, tmp_path, in_process, monkeypatch, columns):
+  """Nothing in the baseline's run file shows it, but its statistics do."""
+  monkeypatch.setattr(read, 'TOY_FILES', 15)  # Of 24 to train, 12 to test.
+  root = tiny_kernels.write_data_root(tmp_path / 'data', num_test=12)
+  toy = {os.path.basename(path) for path in read.find_npz(
+      str(root / 'train'), 15)}
+  for path in (root / 'train').iterdir():
+    kernel = Kernel.load(str(path))
+    if path.name not in toy:
+      kernel.config_feat[:, 9:20] *= np.arange(1, 12)
+    elif columns == 'fewer':
+      kernel.config_feat[:, 9:20] = 1
+    kernel.save(str(root / 'train'))
+  eager_training.trained(root, tmp_path / 'toy', epochs=1, toy_data=True)
+  (model_dir,) = (tmp_path / 'toy').glob('model_*')
+  verdict = check(folder, model_dir, tmp_path, data_root=str(root))
+  fault(verdict, 'trained with --toy_data')  # Our run file says it.
+  copy = tiny_handin.change_run(tiny_handin.copy_run(
+      model_dir, tmp_path / 'out'), tiny_handin.as_baseline)
+  verdict = check(folder, copy, tmp_path, data_root=str(root))
+  fault(verdict, 'trained with --toy_data')
+  assert 'batch normalisation' not in verdict.text()
+
+
+def test_it_says_what_is_handed_in_before_it_grades(
+    folder, copied, tmp_path, in_process, caplog):
+  caplog.set_level('INFO')
+  verdict = check(folder, copied, tmp_path)
+  opa, = artifacts.load_run(str(copied)).info['train_curve']['val_opa']
+  text = f'1 epochs to the best validation OPA of {opa:.4f}, written 20'
+  assert f'handing in TinyRanker: {text}' in caplog.messages[0]
+  assert verdict.facts['trained'].startswith(text)
 
 
 # --------------------------------------------------------------- the files

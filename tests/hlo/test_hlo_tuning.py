@@ -115,11 +115,20 @@ def test_kinds_of_file_are_told_apart(tmp_path):
   several = write(tmp_path / 'several.pb', tile_data())
   single = write(tmp_path / 'alexnet.pb', tile_data().modules[0])
   layout = write(tmp_path / 'unet.pb', layout_data())
-  written = [path for file in (several, single, layout)
+  written = [path for file in (several, single)
              for path in tuning.featurize_file(file, str(out))]
+  before = sorted(os.listdir(out))
+  with pytest.raises(UserError, match=r'tiles \(of .*alexnet_00.*layouts \(of '
+                     r'.*unet\.pb\), and no command reads a folder of both'):
+    tuning.featurize_file(layout, str(out))
+  assert sorted(os.listdir(out)) == before
+  out = tmp_path / 'layouts'
+  written += tuning.featurize_file(layout, str(out))
+  with pytest.raises(UserError, match=r'tiles \(of .*single|tiles \(of .*alex'):
+    tuning.featurize_file(single, str(out))
   assert [os.path.basename(path) for path in written] == [
       'tanh_00000000000000ab.npz', 'alexnet_00000000000000ab.npz', 'unet.npz']
-  assert sorted(os.listdir(out)) == sorted(map(os.path.basename, written))
+  assert before + os.listdir(out) == sorted(map(os.path.basename, written))
   assert Kernel.load(written[0]).runtime_ns.tolist() == [100, 150]
   with np.load(written[-1]) as stored:
     assert list(stored) == [field.name for field in schema.LAYOUT_FIELDS]

@@ -45,6 +45,9 @@ SPOILED = [
     (lambda folder: write_run(folder, {**run_info('Other'), 'final_error': {}},
                               with_model=True),
      'is not finished; this is its state at epoch 3'),
+    (lambda folder: write_run(
+        folder, {**run_info('Other'), 'final_error': {}, 'settings': {}},
+        with_model=True), "the baseline's trainer cannot continue one"),
     (lambda folder: write_run(folder, run_info('Other')),
      'its model folder is not beside it'),
 ]

@@ -158,23 +158,31 @@ def run_step(student, script: str, *flags: str, error: str = '') -> list[str]:
 
 
 def test_train_and_clean_up(student):
-  """The data is checked before anything is changed."""
-  home = student.parent
+  """The rest of the training is Python's: tests/course/test_training.py."""
   assert run_step(student, 'assignment_train.sh', '--epochs=3') == [
-      'ran: -m tpu_graphs_ext.cli install --root HOME/tpu_graphs '
-      f'--models_py {SCRIPTS.parent}/models.py',
-      'ran: -m tpu_graphs_ext.cli run tiles_train.py --model=MyEarlyJoinSAGE '
-      '--data_root=HOME/d --out_dir=HOME/out --epochs=3',
-      'trained: HOME/out/model_a']
-  shutil.move(home / 'd', home / 'other')
-  for flags in (['--data_root=~/other'], ['--data_root', f'{home}/other']):
-    assert '--data_root=HOME/other ' in run_step(
-        student, 'assignment_train.sh', *flags)[1]
-  (home / 'other/test/a.npz').unlink()
-  assert not run_step(student, 'assignment_train.sh', '--data_root=~/other',
-                      error='there are no .npz files in ')
+      'ran: -m tpu_graphs_ext.course.training HOME/tpu_graphs '
+      f'{SCRIPTS.parent}/models.py HOME/out --model=MyEarlyJoinSAGE '
+      '--data_root=HOME/d --out_dir=HOME/out --epochs=3']
   assert run_step(student, 'assignment_clean_up.sh') == [
       'ran: -m tpu_graphs_ext.cli uninstall --root HOME/tpu_graphs']
+
+
+def test_the_model_trained_last_is_handed_in(student):
+  """Also from another --out_dir, which the training has noted; or a given one.
+  """
+  home = student.parent
+  def handed_in(*given):
+    (line,) = run_step(student, 'assignment_hand_in.sh', *given)
+    return line.split('--model_dir ')[1].split()[0]
+
+  assert handed_in() == 'HOME/out/model_a'
+  (home / 'other/model_c').mkdir(parents=True)
+  (home / 'out/trained_last.txt').write_text(f'{home}/other/model_c\n')
+  os.utime(home / 'other/model_c', (2e9, 2e9))
+  assert handed_in() == 'HOME/other/model_c'
+  assert handed_in(f'{home}/out/model_b') == 'HOME/out/model_b'
+  (home / 'other/model_c').rmdir()
+  assert handed_in() == 'HOME/out/model_a'
 
 
 def test_kaggle(student):

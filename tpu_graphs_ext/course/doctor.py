@@ -7,14 +7,18 @@ broken (a step of the assignment will fail).
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import itertools
 import os
 import sys
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from tpu_graphs_ext import files
 from tpu_graphs_ext.course import checkout, swap
-from tpu_graphs_ext.data import check, schema
+from tpu_graphs_ext.data import check, npz, read, schema
 from tpu_graphs_ext.engine import settings
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.stacks import versions
@@ -70,7 +74,8 @@ def doctor(root: str = '', data_root: str = settings.DATA_ROOT) -> Diagnosis:
   """
   checks = {'versions': version_findings(),
             'checkout': checkout_findings(root),
-            'data': data_findings(data_root)}
+            'data': data_findings(data_root),
+            'cache': cache_findings(data_root)}
   findings = []
   for what, check_it in checks.items():
     try:
@@ -165,6 +170,48 @@ def data_findings(data_root: str) -> Iterator[Finding]:
                  *map(str, report.faults[:1])]),
       f'{checkout.own_command()} check-data {folder}  # lists them; delete '
       f'those files and run {_script("download_data.sh")}')
+
+
+def cache_findings(data_root: str) -> Iterator[Finding]:
+  """Looks for caches of the baseline's scripts that are older than the data.
+
+  Their names depend on the folder and on flags, not on what is in the files.
+  """
+  folder = files.full_path(settings.CACHE_DIR)
+  stale = []
+  for split in schema.SPLITS:
+    path = os.path.join(files.full_path(data_root), split)
+    for least, toy_data in itertools.product(
+        (settings.Training.configs, -1) if split == 'train'
+        else (read.MIN_CONFIGS,), (False, True)):
+      name = hashlib.md5(f'{path}:{least}:{toy_data}'.encode()).hexdigest()
+      cache = os.path.join(folder, name + '-cache.npz')
+      if os.path.exists(cache) and not _is_cache_of(cache, least, read.find_npz(
+          path, read.TOY_FILES if toy_data else None)):
+        stale.append(cache)
+  if os.path.isdir(folder):
+    yield _finding(
+        'cache', not stale,
+        (f'{len(stale)} in {folder} with other kernels than the files, or '
+         'older than them; tiles_train.py would train on those' if stale else
+         f'none in {folder} that is older than the files'),
+        f'rm {" ".join(map(checkout.shown_path, stale))}', WARNING)
+
+
+def _is_cache_of(path: str, least_configs: int, sources: list[str]) -> bool:
+  """Whether it is newer than the files and has all of their kernels."""
+  try:
+    with open(path + '.tiles.txt', encoding='utf-8') as file:
+      names = file.read().split()
+    arrays, _ = npz.read_arrays(path, ['config_ranges'])
+    cached = dict(zip(names, np.diff(arrays['config_ranges']).tolist()))
+    there = {os.path.basename(source)[:-len('.npz')]:
+             npz.shape_of(source, 'config_feat')[0] for source in sources}
+    return os.path.getmtime(path) >= max(map(os.path.getmtime, sources)) and (
+        cached == {name: configs for name, configs in there.items()
+                   if configs >= least_configs})
+  except (OSError, KeyError, ValueError, npz.DamagedError):
+    return False
 
 
 def _script(name: str) -> str:

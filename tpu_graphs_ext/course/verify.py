@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 import os
 import tempfile
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -26,6 +28,11 @@ from tpu_graphs_ext.errors import UserError, shortened
 from tpu_graphs_ext.tasks import tile_batches
 
 SCRIPT = checkout.COURSE_FILES[0]
+_TOY = (f'the model was trained with --toy_data, the first {read.TOY_FILES} '
+        'files of each split, and cannot be graded on the whole data; train '
+        'again without --toy_data')
+_STALE = ('a cache of the data is older than its files (`doctor` says which; '
+          'train again without it)')
 # Kernels that are ranked once more with the statistics of training.
 _TRIED_KERNELS = 50
 _log = logging.getLogger(__name__)
@@ -91,6 +98,9 @@ def verify(model_dir: str, *, models_py: str = '', root: str = '',
     raise UserError(
         f'{verdict.model_dir}: ranks layouts, but the assignment asks for a '
         'tile model; `evaluate --task layout` measures this one')
+  if verdict.run_info:  # Before the time is spent: it may be another's.
+    _log.info('handing in %s: %s', verdict.run_info['args']['model'],
+              _trained(verdict))
   verdict.faults += allowed_imports.faults_of(verdict.models_py)
   with tempfile.TemporaryDirectory(prefix='hand_in_') as folder:
     try:
@@ -128,10 +138,21 @@ def _facts(verdict: Verdict, root: str | None, place: sandbox.Sandbox,
   return {
       'models.py': verdict.models_py, 'model': verdict.model_dir,
       'class': f'{args.get("model", "unknown")} {kwargs}',
+      'trained': _trained(verdict),
       'graded by': (f'{SCRIPT} in a copy of {root}' if place.has(SCRIPT) else
                     'this package, in a process of its own: no checkout with '
                     'the course\'s scripts is named with --root'),
       'confined': sandbox.limits_text(minutes)}
+
+
+def _trained(verdict: Verdict) -> str:
+  """How long and how well, and when the model was written."""
+  opas = (verdict.run_info or {}).get('train_curve', {}).get('val_opa')
+  opas = opas if isinstance(opas, list) else []
+  best = max((opa for opa in opas if isinstance(opa, float)), default=math.nan)
+  written = time.localtime(os.path.getmtime(verdict.model_dir))
+  return (f'{len(opas)} epochs to the best validation OPA of {best:.4f}, '
+          f'written {time.strftime("%Y-%m-%d %H:%M", written)}')
 
 
 # ----------------------------------------------------------------- grading
@@ -156,17 +177,19 @@ class _Grader:
     except UserError as error:
       verdict.faults.append(f'nothing could be ranked: {error}')
     # The baseline's run file shows it by the number of its predictions.
-    is_toy = (self._run.get('settings', {}).get('toy_data')
-              or len(self._predicted) == read.TOY_FILES)
-    if is_toy and data and len(data.test) > read.TOY_FILES:
-      verdict.faults.append(
-          f'the model was trained with --toy_data, the first {read.TOY_FILES} '
-          'files of each split, and cannot be graded on the whole data; train '
-          'again without --toy_data')
+    is_toy = data and (
+        (self._run.get('settings', {}).get('toy_data')
+        and max(map(len, (data.every_train, data.valid, data.test)))
+        > read.TOY_FILES)
+        or len(self._predicted) == read.TOY_FILES < len(data.test))
+    if is_toy:
+      verdict.faults.append(_TOY)
       return
     answer = self._ask(data)
     verdict.faults += answer.faults
-    if answer.misfit:
+    if answer.misfit and self._ranks_as_here(self._predicted, toy_data=True):
+      verdict.faults.append(_TOY)
+    elif answer.misfit:
       verdict.faults.append(
           f'the saved variables are not those of {self._run["args"]["model"]} '
           f'built for {verdict.facts["data"]}: {answer.misfit}. models.py, the '
@@ -180,10 +203,10 @@ class _Grader:
       if self._place.has(SCRIPT):
         self._run_script(answer)
 
-  def _read(self, least_configs: int) -> read.Dataset:
+  def _read(self, least_configs: int, toy_data: bool = False) -> read.Dataset:
     return read.read_dataset(
         self._data_root, min_train_configs=least_configs,
-        cache_dir=self._cache_dir)
+        cache_dir=self._cache_dir, toy_data=toy_data)
 
   def _compare_with_training(self, answer: sandbox.Answer) -> None:
     """Compares the ranking with the one in the run file."""
@@ -199,33 +222,39 @@ class _Grader:
         'file')
     if not odd:
       return
-    found = (f'in the run file, {len(odd)} kernels '
+    these = (f'in the run file, {len(odd)} kernels '
              f'{" or ".join(sorted(set(odd.values())))} '
              f'({shortened([*odd], 1)}): ')
     if agreement.OTHER_DATA in odd.values():
       self._verdict.faults.append(
-          f'{found}it was written with another test split than the one in '
-          f'{self._data_root}; name the data that the model was trained on')
-    elif self._statistics_explain(odd):
+          f'{these}it was written with another test split than the one in '
+          f'{self._data_root}; name the data that the model was trained on, or '
+          f'{_STALE}')
+    elif self._ranks_as_here(odd):
       self._verdict.notes.append(
-          f'{found}training took the statistics that features are normalised '
+          f'{these}training took the statistics that features are normalised '
           'by from the train kernels of at least '
           f'{self._run["args"]["configs"]} configurations, and the grader '
           'takes them from all. The baseline does so with every model, so '
           'it is no fault; `tpu-graphs-ext evaluate --stats all` shows '
           'what it costs')
+    elif self._ranks_as_here(odd, toy_data=True):
+      self._verdict.faults.append(_TOY)
     else:
       self._verdict.faults.append(
-          f'{found}the model folder and the run file are from different '
+          f'{these}the model folder and the run file are from different '
           'trainings, or models.py (perhaps the order in which the class '
-          'creates its variables) or the data has changed since. It has '
-          f'{answer.state} variables that are not trained, as batch '
-          'normalisation has; the grader copies trained variables only')
+          f'creates its variables) or the data has changed since, or {_STALE}'
+          + bool(answer.state) * (
+              f'. The model has {answer.state} variables that are not trained, '
+              'as batch normalisation has; the grader copies trained variables '
+              'only'))
 
-  def _statistics_explain(self, odd: dict[str, str]) -> bool:
-    """Whether the model ranks as in training with training's statistics."""
+  def _ranks_as_here(self, odd: Iterable[str], toy_data: bool = False) -> bool:
+    """Whether the model ranks some kernels as in the run file when features
+    are scaled by the kernels of at least --configs configurations."""
     try:
-      data = self._read(self._run['args']['configs'])
+      data = self._read(self._run['args']['configs'], toy_data)
     except UserError:  # No train kernel has so many configurations.
       return False
     tried = np.flatnonzero(np.isin(data.test.names, [*odd]))

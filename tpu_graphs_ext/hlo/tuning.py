@@ -12,6 +12,7 @@ runs chose tile sizes or layouts. As in the data set's own encoder:
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import math
@@ -25,7 +26,7 @@ from typing import Callable, Optional
 import numpy as np
 
 from tpu_graphs_ext import files
-from tpu_graphs_ext.data import schema
+from tpu_graphs_ext.data import npz, schema
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.errors import UserError, shortened
 from tpu_graphs_ext.hlo import features, protos
@@ -67,6 +68,7 @@ def featurize_file(path: str, out_dir: str) -> list[str]:
   """
   out_dir = files.require_path('--out', out_dir)
   results = _read(path, 'usable runs', tile_kernels, layout_graphs)
+  _require_one_task(path, results, out_dir)
   contents = {}  # By the path to write.
   try:
     with tempfile.TemporaryDirectory() as fresh:
@@ -85,6 +87,20 @@ def featurize_file(path: str, out_dir: str) -> list[str]:
   for target, content in contents.items():
     files.write_file(str(target), content)
   return list(map(str, contents))
+
+
+def _require_one_task(path: str, results: Sequence, folder: str) -> None:
+  """Raises UserError if a folder would have files of both tasks."""
+  source_of = {isinstance(result, LayoutGraph): path for result in results}
+  for there in sorted(pathlib.Path(folder).glob('*.npz')):
+    with contextlib.suppress(npz.DamagedError):
+      names = npz.array_names(str(there))
+      source_of.setdefault('node_config_feat' in names, there)
+  if len(source_of) == 2:
+    raise UserError(
+        f'{folder}: would hold kernels with tiles (of {source_of[False]}) and '
+        f'programs with layouts (of {source_of[True]}), and no command reads a '
+        'folder of both; choose another --out')
 
 
 def read_tile_kernels(path: str) -> list[Kernel]:

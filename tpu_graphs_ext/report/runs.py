@@ -137,7 +137,10 @@ def _read(path: str, problems: list[str]) -> Run:
                     'the run file says is here; copy the folder there')
   if not info.get('final_error'):  # Trainers measure their best model at last.
     problems.append(f'{path}: the run is not finished; this is its state at '
-                    f'epoch {len(run.curve)}. `train --resume` continues it')
+                    f'epoch {len(run.curve)}' + (
+                        '. `train --resume` continues it' if run.settings else
+                        "; the baseline's trainer cannot continue one, only "
+                        'train again'))
   return run
 
 

@@ -1,0 +1,139 @@
+"""Trains through the unchanged tiles_train.py, for assignment_train.sh.
+
+  python -m tpu_graphs_ext.course.training ROOT MODELS_PY OUT_DIR [FLAG ...]
+
+ROOT is the checkout, where MODELS_PY is installed; the flags are those of
+tiles_train.py. What it would only find out after reading the data is checked
+first. The cache of the data, which the baseline names by the folder alone, is
+one for these very files. OUT_DIR is where the later scripts look for models.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from absl import flags
+
+from tpu_graphs_ext import files
+from tpu_graphs_ext.course import allowed_imports, checkout, swap
+from tpu_graphs_ext.data import cache, read, schema
+from tpu_graphs_ext.engine import settings
+from tpu_graphs_ext.errors import UserError, printable
+
+SCRIPT = 'tiles_train.py'
+# In OUT_DIR: the model that was trained last, if --out_dir was another.
+LAST = 'trained_last.txt'
+_DEFINE = {int: flags.DEFINE_integer, float: flags.DEFINE_float,
+           bool: flags.DEFINE_boolean, str: flags.DEFINE_string}
+
+
+def train(root: str, models_py: str, out_dir: str,
+          arguments: Sequence[str]) -> str:
+  """Runs the script with its `arguments`; returns the model's folder.
+
+  Raises:
+    UserError: an argument, the data or models.py cannot be used, or the script
+      wrote no model.
+    CalledProcessError: the script failed and has said why.
+  """
+  given = parsed(arguments)
+  for name in ('out_dir', 'data_root', 'results_csv', 'cache_dir'):
+    if given.get(name):  # The script runs in another folder.
+      given[name] = files.full_path(given[name])
+  run = settings.TrainSettings(**given)
+  paths = _data_files(run.data_root)
+  models_py = files.full_path(models_py)
+  _require_class(run.model, models_py)
+  print(swap.install(root, models_py))
+  paths_given = {
+      'data_root': run.data_root, 'out_dir': run.out_dir,
+      'results_csv': run.baseline_args(int(time.time() * 1000))['results_csv'],
+      'cache_dir': given.get('cache_dir', os.path.join(
+          files.full_path(settings.CACHE_DIR),
+          'scripts_' + cache.content_key(paths)))}
+  arguments = [*arguments, *(
+      f'--{name}={path}' for name, path in paths_given.items())]
+  root = checkout.find(root)
+  subprocess.run(checkout.script_command(
+      [os.path.join(root, SCRIPT), *arguments], root), cwd=root, check=True)
+  return _written(settings.TrainSettings(**{**given, **paths_given}), out_dir)
+
+
+def parsed(arguments: Sequence[str]) -> dict[str, Any]:
+  """The flags that are given, as absl reads them in the script."""
+  values = flags.FlagValues()
+  defaults = dataclasses.asdict(settings.TrainSettings())
+  names = [name for name, value in defaults.items() if value is not None]
+  for name in names:
+    _DEFINE[type(defaults[name])](name, None, '', flag_values=values)
+  try:
+    values([SCRIPT, *arguments], known_only=True)
+  except flags.Error as error:
+    raise UserError(f'{SCRIPT}: {error}') from error
+  return {name: values[name].value for name in names if values[name].present}
+
+
+def _data_files(data_root: str) -> list[str]:
+  """The files of all splits, or a UserError."""
+  paths = []
+  for split in schema.SPLITS:
+    try:
+      paths += read.find_npz(os.path.join(data_root, split))
+    except UserError as error:
+      raise UserError(
+          f'{error}. Get the data with ./run_scripts/download_data.sh, or name '
+          'another folder as DATA_ROOT') from error
+  return paths
+
+
+def _require_class(name: str, path: str) -> None:
+  """Raises UserError if a models.py cannot be used or lacks a class."""
+  if faults := allowed_imports.faults_of(path):
+    raise UserError('\n  '.join(faults))
+  with files.open_ordinary(path) as file:
+    nodes = [*ast.walk(ast.parse(file.read()))]
+  bound = {getattr(node, 'name', getattr(node, 'id', '')) for node in nodes}
+  if name not in bound | {'*'} and '*' not in bound:
+    classes = [node.name for node in nodes if isinstance(node, ast.ClassDef)
+               and not node.name.startswith('_')]
+    raise UserError(f'--model={name}: there is no class {name} in {path}; its '
+                    f'classes are {", ".join(classes)}')
+
+
+def _written(run: settings.TrainSettings, out_dir: str) -> str:
+  """The model folder of a run of the script, which is noted in `out_dir`."""
+  from tpu_graphs_ext.engine import artifacts  # TensorFlow takes seconds.
+  model_dir = artifacts.model_path(
+      run.out_dir, artifacts.train_hash(run.baseline_args()))
+  if not os.path.isdir(model_dir):
+    raise UserError(f'{model_dir}: {SCRIPT} should have written this folder '
+                    'and has not; see its output above')
+  if (out_dir := files.full_path(out_dir)) != run.out_dir:
+    files.write_file(os.path.join(out_dir, LAST), f'{model_dir}\n'.encode())
+  return model_dir
+
+
+def main() -> int:
+  try:
+    model_dir = train(*sys.argv[1:4], sys.argv[4:])
+  except UserError as error:
+    print(f'error: {printable(str(error))}', file=sys.stderr)
+    return 1
+  except KeyboardInterrupt:
+    return 130
+  except subprocess.CalledProcessError as error:
+    return error.returncode
+  print(f'trained: {model_dir}')
+  print(f'next:    ./run_scripts/assignment_hand_in.sh {model_dir}')
+  return 0
+
+
+if __name__ == '__main__':
+  sys.exit(main())
