@@ -2,10 +2,10 @@
 
 import json
 import os
-import pathlib
 import socket
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -14,21 +14,24 @@ from tpu_graphs_ext.course import sandbox
 from tpu_graphs_ext.errors import UserError
 
 needs_unshare = pytest.mark.skipif(
-    not sandbox.without_network(),
+    not sandbox.confinement(),
     reason='the system does not let a program go without the network')
+needs_new_root = pytest.mark.skipif(
+    sandbox.confinement() != sandbox.FILES,
+    reason='the system gives a program no root folder of its own')
 
 
 @pytest.fixture
 def run(tmp_path):
   """Runs code as a script; returns what it printed."""
-  def run_code(code: str, minutes: float = 1) -> str:
-    for name in ('models.py', 'script.py'):
-      (tmp_path / name).write_text(code)
+  def run_code(code: str, minutes: float = 1, data_root: str = '') -> str:
+    (tmp_path / 'models.py').write_text(code)
     temporary = tmp_path / 'sandbox'
     temporary.mkdir()
-    place = sandbox.Sandbox(str(temporary), str(tmp_path / 'model_a'),
-                            str(tmp_path / 'models.py'), None, minutes)
-    place.run([str(tmp_path / 'script.py')])
+    place = sandbox.Sandbox(
+        str(temporary), str(tmp_path / 'model_a'),
+        str(tmp_path / 'models.py'), None, minutes, data_root)
+    place.run(['models.py'])
     return (temporary / 'output.log').read_text()
 
   return run_code
@@ -42,8 +45,9 @@ def test_the_environment(run, monkeypatch, tmp_path):
   monkeypatch.setenv('MY_TOKEN', 'hush')
   seen = json.loads(run('import json, os; print(json.dumps(dict(os.environ)))'))
   assert seen['HOME'].startswith(str(tmp_path / 'sandbox'))
-  assert set(seen) <= {*sandbox.passed(dict(os.environ)), 'HOME',
-                       'TF_CPP_MIN_LOG_LEVEL', 'LC_CTYPE'}
+  assert set(seen) <= {
+      *sandbox.passed(dict(os.environ)), 'HOME', 'TMPDIR', 'LC_CTYPE',
+      'TF_CPP_MIN_LOG_LEVEL', 'PWD', 'OLDPWD', 'SHLVL', '_'}  # By the shell.
 
 
 @needs_unshare
@@ -60,29 +64,99 @@ def test_no_network(run):
       server.accept()
 
 
-# Prints the id of a child that would live for an hour.
-CHILD = '''
-import subprocess, sys, time
-code = 'import time; time.sleep(3600)'
-child = subprocess.Popen([sys.executable, '-c', code])
-print(child.pid, flush=True)
-time.sleep(3600)
+@needs_new_root
+def test_nothing_but_python_and_the_hand_in_is_there(run, tmp_path):
+  """Neither files nor UNIX sockets of the host; data can only be read."""
+  (tmp_path / 'secret').write_text('hush')
+  data = tmp_path / 'data'
+  (data / 'stored').mkdir(parents=True)
+  (data / 'stored' / 'a.npz').write_text('kernel')
+  (data / 'train').mkdir()
+  os.symlink(data / 'stored' / 'a.npz', data / 'train' / 'a.npz')
+  code = f'''
+import os, pathlib, socket
+place = pathlib.Path({str(tmp_path)!r})
+print(sorted(os.listdir(place)))
+print((place / 'data' / 'train' / 'a.npz').read_text())
+for path in (place / 'data' / 'train' / 'b', '/etc/b', '/usr/b', os.__file__):
+  try:
+    open(path, 'a')
+    print('opened', path)
+  except OSError:
+    pass
+try:
+  socket.socket(socket.AF_UNIX).connect({str(tmp_path / 'socket')!r})
+  print('connected')
+except OSError:
+  pass
+pathlib.Path('kept').write_text('')
 '''
+  with socket.socket(socket.AF_UNIX) as server:
+    server.bind(str(tmp_path / 'socket'))
+    server.listen()
+    assert run(code, data_root=str(data)).splitlines() == [
+        "['data', 'sandbox']", 'kernel']
+  assert (tmp_path / 'sandbox' / 'place' / 'kept').exists()
+
+
+# Leaves its session and its parent, says that it lives, and prints its id.
+DAEMON = '''
+import os, time
+if os.fork() == 0:
+  os.setsid()
+  if os.fork() == 0:
+    while True:
+      with open('alive', 'a') as file:
+        file.write('.')
+      time.sleep(.05)
+  os._exit(0)
+while not os.path.exists('alive'):
+  time.sleep(.05)
+'''
+
+
+def assert_still(alive):
+  """Nobody writes into the file any more."""
+  size = alive.stat().st_size
+  time.sleep(.3)
+  assert alive.stat().st_size == size > 0
+
+
+@needs_new_root
+def test_what_a_hand_in_leaves_running_ends_with_it(run, tmp_path):
+  run(DAEMON)
+  assert_still(tmp_path / 'sandbox' / 'place' / 'alive')
+
+
+@needs_new_root
+def test_a_hand_in_ends_with_who_runs_it(tmp_path):
+  (tmp_path / 'models.py').write_text(DAEMON + 'time.sleep(60)')
+  place = tmp_path / 'sandbox' / 'place'
+  process = subprocess.Popen([sys.executable, '-c', (
+      'import sys; from tpu_graphs_ext.course import sandbox\n'
+      'sandbox.Sandbox(*sys.argv[1:], None, 1).run(["models.py"])'),
+      str(place.parent), str(tmp_path / 'model_a'),
+      str(tmp_path / 'models.py')])
+  place.parent.mkdir()
+  assert waiting.wait_for((place / 'alive').exists, 60)
+  process.kill()
+  process.wait()
+  time.sleep(.3)
+  assert_still(place / 'alive')
+
+
+@pytest.mark.parametrize('target', ['/dev/zero', '/etc/passwd', '.'])
+def test_links_in_a_hand_in_are_not_followed(run, tmp_path, target):
+  (tmp_path / 'model_a' / 'assets').mkdir(parents=True)
+  os.symlink(target, tmp_path / 'model_a' / 'assets' / 'x')
+  with pytest.raises(UserError, match='assets/x: is a link, a device or a pip'):
+    run('')
 
 
 def test_when_the_time_is_up_everything_that_was_started_ends(run, tmp_path):
   with pytest.raises(UserError, match='more time than --time_limit allows'):
-    run(CHILD, minutes=0.1)
-  child = int((tmp_path / 'sandbox' / 'output.log').read_text())
-  stat = pathlib.Path(f'/proc/{child}/stat')
-
-  def is_dead():
-    try:
-      return stat.read_text().rsplit(')')[1].split()[0] == 'Z'
-    except OSError:
-      return True
-
-  assert waiting.wait_for(is_dead, 100)
+    run(DAEMON.replace('os.setsid()', 'pass') + 'time.sleep(3600)', minutes=.1)
+  assert_still(tmp_path / 'sandbox' / 'place' / 'alive')
 
 
 def test_an_answer_that_was_damaged(tmp_path):

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import strategies
 
 from support import damage, tiny_tuning
+from tpu_graphs_ext import files
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import features, protos, tuning
 
@@ -133,8 +134,8 @@ def test_limits(tmp_path, monkeypatch):
   monkeypatch.setattr(protos, 'MAX_INSTRUCTIONS', 1)
   with pytest.raises(UserError, match='has 2 instructions; at most 1 are read'):
     tuning.tile_kernels(tiny_tuning.tile_data())
-  monkeypatch.setattr(protos, 'MAX_FILE_BYTES', 100)
-  with pytest.raises(UserError, match='has more than 100 bytes'):
+  os.truncate(path, files.MOST_BYTES + 1)
+  with pytest.raises(UserError, match='has more than 268,435,456 bytes'):
     tuning.read_tile_kernels(str(path))
   path.unlink()
   os.mkfifo(path)

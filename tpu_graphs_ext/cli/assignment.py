@@ -13,11 +13,10 @@ from tpu_graphs_ext.engine.settings import TrainSettings
 from tpu_graphs_ext.errors import UserError
 
 _RUNS_CODE = (
-    'This runs the code of the hand-in, as you: it can read and write your '
-    'files, and on Linux the environment variables of your other processes '
-    '(/proc). It has a time limit, and no network where the system can take it '
-    'away. Give it only what you would run yourself, or use an account or '
-    'container made for it.')
+    'This runs the code of the hand-in, as you, for a limited time. The line '
+    '"confined:" says whether it can reach your files, network and processes; '
+    'it can forge the verdict. Give it only what you would run yourself, or '
+    'use an account or container made for it.')
 _TASK = flags.choice('--task', flags.TASKS, 'whose models.py', 'tile')
 _MODELS_PY = flag('--models_py', 'FILE',
                   "the models.py to hand in; empty: the package's", '')

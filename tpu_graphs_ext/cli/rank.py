@@ -12,7 +12,7 @@ from tpu_graphs_ext.cli import flags
 from tpu_graphs_ext.cli.flags import JSON, TASKS, flag, path, positive, switch
 from tpu_graphs_ext.engine.settings import TOP_CONFIGS
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.files import open_ordinary
+from tpu_graphs_ext.files import read_file
 
 _OF_TILES = (
     path('files', 'FILE', 'rank all legal tiles of its kernels, timed or not: '
@@ -124,9 +124,8 @@ def _arguments_in_file(name: str) -> list[str]:
   if not module.endswith('.py'):
     module = module.replace('.', os.sep) + '.py'
   try:
-    with open_ordinary(os.path.expanduser(module)) as file:
-      nodes = ast.parse(file.read()).body
-  except (OSError, SyntaxError, ValueError):
+    nodes = ast.parse(read_file(module)).body
+  except (UserError, SyntaxError, ValueError):
     return []
   for node in nodes:
     if (isinstance(node, ast.FunctionDef) and node.name == function

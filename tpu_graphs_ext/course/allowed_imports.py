@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 
 from tpu_graphs_ext import files
+from tpu_graphs_ext.errors import UserError
 
 # Installed wherever the baseline runs.
 ALLOWED = ('absl', 'numpy', 'tensorflow', 'tensorflow_gnn',
@@ -30,18 +31,16 @@ def imports(source: str) -> list[tuple[int, str]]:
 def faults_of(path: str) -> list[str]:
   """Why a models.py would not run for the graders; empty if it would."""
   try:
-    with files.open_ordinary(path) as file:
-      found = imports(file.read().decode())
-  except OSError as error:
-    return [f'{path}: cannot be read ({error.strerror or error}); name the '
-            'models.py to hand in with --models_py']
+    imported = imports(files.read_file(path).decode())
+  except UserError as error:
+    return [f'{error}; name the models.py to hand in with --models_py']
   # The last two where the text is nested without end.
   except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
     return [f'{path}: is not a Python file ({error}); mend it']
   return [f'{path}: line {line} imports {name}, which the graders may not '
           'have; models.py may import the standard library and '
           f'{", ".join(ALLOWED)}, so copy what it needs into it'
-          for line, name in found
+          for line, name in imported
           if name not in (*ALLOWED, BASELINE_PACKAGE) and not is_standard(name)]
 
 

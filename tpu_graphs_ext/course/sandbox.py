@@ -2,8 +2,9 @@
 
 It holds copies of the model folder and its run file, and of the baseline's
 checkout with models.py swapped, or models.py alone. What runs there is another
-process, without this package (`without_package`), secrets and network, for a
-limited time. That guards against accidents, not attackers: it runs as you.
+process, without this package (`without_package`), for a limited time, and as
+far as the system lets it without your files, network and other processes.
+SECURITY.md says what that guards against.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import glob
 import json
 import os
 import shutil
@@ -19,23 +21,46 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from tpu_graphs_ext import files
 from tpu_graphs_ext.course import checkout
+from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.errors import UserError
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 # What TensorFlow, Python and the linker read; nothing else is passed on.
 _PASSED = frozenset((
-    'PATH', 'LANG', 'LC_ALL', 'TZ', 'TMPDIR', 'TEMP', 'TMP', 'SYSTEMROOT',
+    'PATH', 'LANG', 'LC_ALL', 'TZ', 'SYSTEMROOT',
     'LD_LIBRARY_PATH', 'DYLD_LIBRARY_PATH', 'VIRTUAL_ENV', 'PYTHONHASHSEED',
     'CUDA_VISIBLE_DEVICES', 'OMP_NUM_THREADS', 'XLA_FLAGS',
     'TF_USE_LEGACY_KERAS', 'TF_ENABLE_ONEDNN_OPTS', 'TF_NUM_INTRAOP_THREADS',
     'TF_NUM_INTEROP_THREADS', 'TF_FORCE_GPU_ALLOW_GROWTH'))
-_WITHOUT_NETWORK = ('unshare', '--map-root-user', '--net', '--')
+MOST_BYTES = 1 << 30  # Of a model folder; it has a few MB.
+# Kinds of confinement, the best first: what each takes away.
+FILES, NETWORK = 'network, files and processes', 'network'
+# With the root folder to make, one to keep, and others to keep read-only.
+_NEW_ROOT = '''set -e; at=$PWD root=$1 kept=$2; shift 2
+mount -t tmpfs none "$root"
+while [ "$1" != -- ]; do
+  if [ -e "$1" ]; then
+    mkdir -p "$root$1"; mount --rbind "$1" "$root$1"
+    mount -o remount,ro,bind "$root$1"
+  fi; shift
+done; shift
+mkdir -p "$root$kept" "$root/dev" "$root/proc"
+mount --bind "$kept" "$root$kept"
+for path in /dev/null /dev/zero /dev/random /dev/urandom; do
+  : > "$root$path"; mount --bind $path "$root$path"
+done
+mount -t proc proc "$root/proc" || true
+cd "$root"; pivot_root . .; umount -l .; cd "$at"; exec "$@"'''
+_UNSHARE = ('unshare', '--map-root-user', '--net')
+# What Python and TensorFlow need, without its own folders.
+_SYSTEM = ('/usr', '/bin', '/sbin', '/lib', '/lib64', '/etc')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,30 +83,33 @@ class Sandbox:
   """A temporary folder with the hand-in, and what is run there."""
 
   def __init__(self, temporary: str, model_dir: str, models_py: str,
-               root: str | None, minutes: float):
+               root: str | None, minutes: float, data_root: str = ''):
     """Copies what is handed in to `temporary`, which the caller throws away.
 
     The model folder or its run file may be missing. All programs together may
-    take some `minutes`; `root` is the baseline's checkout.
+    take some `minutes`; `root` is the baseline's checkout. Raises UserError if
+    a link or a pipe is handed in, or too much.
     """
     self._temporary, self._root = temporary, root
+    self._readable = _folders_of(data_root)
     self._deadline = time.monotonic() + 60 * minutes
     self._home = self.new_folder()
     parent, name = os.path.split(model_dir)
     run_file = name.replace('model_', 'run_', 1) + '.jsonz'
     handed_in = self.new_folder()
     self.model_dir = os.path.join(handed_in, name)
-    if os.path.isdir(model_dir):
-      shutil.copytree(model_dir, self.model_dir)
-    if os.path.isfile(os.path.join(parent, run_file)):
-      shutil.copy(os.path.join(parent, run_file), handed_in)
+    copied = [f'{name}/{path}' for path in files.ordinary_files(
+        model_dir, MOST_BYTES)]
+    if os.path.lexists(os.path.join(parent, run_file)):
+      copied.append(run_file)
+    for path in copied:
+      _copy(os.path.join(parent, path), os.path.join(handed_in, path))
     # The working folder of what runs here.
     self.folder = os.path.join(temporary, 'place')
     if root:
-      checkout.working_copy(root, self.folder, models_py)
-    else:
-      os.mkdir(self.folder)
-      shutil.copyfile(models_py, os.path.join(self.folder, 'models.py'))
+      checkout.working_copy(root, self.folder)
+    _copy(models_py, os.path.join(
+        self.folder, checkout.MODELS_PY if root else 'models.py'))
 
   def new_folder(self) -> str:
     """An empty folder."""
@@ -115,17 +143,17 @@ class Sandbox:
       UserError: it failed, which shows its last lines, or took too long.
     """
     # -I drops PYTHONPATH and the user's own packages; TensorFlow may be there.
-    packages = [folder for folder in sys.path if os.path.basename(folder) in (
-        'site-packages', 'dist-packages')]
+    packages = _packages()
     log = os.path.join(self._temporary, 'output.log')
     # A file: a pipe may be held open by what outlives the program.
     with open(log, 'wb') as output:
       process = subprocess.Popen(
-          [*without_network(), sys.executable, '-I',
+          [*_prefix(confinement(), self._temporary, self._readable),
+           sys.executable, '-I',
            os.path.join(_HERE, 'without_package.py'),
            os.pathsep.join(packages), *arguments], cwd=self.folder,
           env={**passed(os.environ), 'HOME': self._home,
-               'TF_CPP_MIN_LOG_LEVEL': '2'},
+               'TMPDIR': self._home, 'TF_CPP_MIN_LOG_LEVEL': '2'},
           stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
           start_new_session=True)
       try:
@@ -149,10 +177,11 @@ class Sandbox:
 
 def limits_text(minutes: float) -> str:
   """What holds for a program in a sandbox, for the user."""
-  network = ('no network' if without_network() else
-             'with network (this system does not let a program go without)')
-  return (f'{network}, none of your environment variables, at most '
-          f'{minutes:g} minutes; your files are not protected')
+  kind = confinement()
+  return (f'at most {minutes:g} minutes, none of your environment variables; '
+          + (f'kept from your {kind}' if kind else
+             'this system cannot keep it from your network')
+          + ('' if kind == FILES else '; your files are not protected'))
 
 
 def passed(environment: dict[str, str]) -> dict[str, str]:
@@ -161,14 +190,50 @@ def passed(environment: dict[str, str]) -> dict[str, str]:
 
 
 @functools.cache
-def without_network() -> tuple[str, ...]:
-  """Prefix of a command that must not reach the network; () if none works."""
-  try:
-    subprocess.run([*_WITHOUT_NETWORK, 'true'], stdin=subprocess.DEVNULL,
-                   capture_output=True, timeout=10, check=True)
-  except (OSError, subprocess.SubprocessError):
-    return ()
-  return _WITHOUT_NETWORK
+def confinement() -> str:
+  """The best kind that this system allows; '' if none works."""
+  for kind in (FILES, NETWORK):
+    with contextlib.suppress(OSError, subprocess.SubprocessError), (
+        tempfile.TemporaryDirectory(prefix='hand_in_')) as folder:
+      subprocess.run(
+          [*_prefix(kind, folder, ()), sys.executable, '-I', '-c', ''],
+          cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, timeout=10,
+          check=True)
+      return kind
+  return ''
+
+
+def _prefix(kind: str, temporary: str, readable: Iterable[str]) -> list[str]:
+  """Begins a command that may only change its temporary folder."""
+  if kind != FILES:
+    return [*_UNSHARE, '--'] if kind else []
+  root = os.path.join(temporary, 'root')
+  os.makedirs(root, exist_ok=True)
+  # They die with this process, and their children with them.
+  return ['setpriv', '--pdeathsig', 'KILL', *_UNSHARE, '--mount', '--pid',
+          '--fork', '--kill-child', '--', 'sh', '-c', _NEW_ROOT, 'sh', root,
+          temporary, *_SYSTEM, sys.prefix, sys.base_prefix,
+          os.path.dirname(os.path.realpath(sys.executable)),
+          *_packages(), os.path.dirname(_HERE), *readable, '--']
+
+
+def _packages() -> list[str]:
+  return [folder for folder in sys.path if os.path.basename(folder) in (
+      'site-packages', 'dist-packages')]
+
+
+def _folders_of(data_root: str) -> set[str]:
+  """Where the splits of a data root and their files are, which may be links."""
+  return {place for split in schema.SPLITS for path in glob.iglob(
+      os.path.join(glob.escape(data_root), split, '*'))
+          for place in (os.path.dirname(path),
+                        os.path.dirname(os.path.realpath(path)))}
+
+
+def _copy(source: str, target: str) -> None:
+  os.makedirs(os.path.dirname(target), exist_ok=True)
+  with files.open_ordinary(source) as old, open(target, 'wb') as new:
+    shutil.copyfileobj(old, new)
 
 
 def read_answer(path: str) -> Answer:

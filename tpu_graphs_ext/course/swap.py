@@ -43,7 +43,7 @@ def install(root: str = '', models_py: str = '', task: str = 'tile') -> str:
   source = files.full_path(models_py or load_models.models_path(task))
   if faults := allowed_imports.faults_of(source):
     raise UserError('\n  '.join(faults))
-  new, old = _content(source), _content(target)
+  new, old = files.read_file(source), files.read_file(target)
   if old != new:
     _require_known(target, task)
   # First, so that what is in place is known at any moment.
@@ -73,10 +73,11 @@ def state(target: str) -> str:
 
   Raises UserError if it or its record cannot be read.
   """
-  content, recorded = _content(target), _recorded(target)
+  content, recorded = files.read_file(target), _recorded(target)
   if content == _committed(target):
     return THEIRS
-  ours = [_content(load_models.models_path(task)) for task in checkout.TASKS]
+  ours = [files.read_file(load_models.models_path(task))
+          for task in checkout.TASKS]
   return (INSTALLED if content in ours or _sum(content) in recorded
           else OTHER)
 
@@ -116,18 +117,10 @@ def _recorded(target: str) -> list[str]:
   path = target + RECORD
   if not os.path.lexists(path):
     return []
-  sums = _content(path).decode(errors='replace').split('\n')
-  if not all(re.fullmatch('[0-9a-f]{64}', one) for one in sums):
+  sums = files.read_file(path).decode(errors='replace').split('\n')
+  if not all(re.fullmatch('[0-9a-f]{64}', line) for line in sums):
     raise UserError(f'{path}: was not written by install; remove it')
   return sums
-
-
-def _content(path: str) -> bytes:
-  try:
-    with files.open_ordinary(path) as file:
-      return file.read()
-  except OSError as error:
-    raise files.cannot_be_read(path, error) from error
 
 
 def _sum(content: bytes) -> str:

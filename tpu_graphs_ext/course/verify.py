@@ -105,7 +105,8 @@ def verify(model_dir: str, *, models_py: str = '', root: str = '',
   with tempfile.TemporaryDirectory(prefix='hand_in_') as folder:
     try:
       place = sandbox.Sandbox(
-          folder, verdict.model_dir, verdict.models_py, root, time_limit)
+          folder, verdict.model_dir, verdict.models_py, root, time_limit,
+          files.full_path(data_root))
       verdict.facts.update(_facts(verdict, root, place, time_limit))
       _Grader(verdict, place, data_root, cache_dir).grade()
     except UserError as error:

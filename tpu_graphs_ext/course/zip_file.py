@@ -16,21 +16,20 @@ import contextlib
 import hashlib
 import json
 import os
-import pathlib
 import re
 import zipfile
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 from tpu_graphs_ext import files
-from tpu_graphs_ext.course import verify
+from tpu_graphs_ext.course import sandbox, verify
 from tpu_graphs_ext.data import npz
 from tpu_graphs_ext.engine import artifacts
 from tpu_graphs_ext.errors import UserError
 
 MODELS_NAME, MANIFEST_NAME = 'models.py', 'MANIFEST.json'
 FORMAT = 1
-MAX_BYTES = 1 << 30  # Of all files; a hand-in has a few MB.
+MAX_BYTES = sandbox.MOST_BYTES  # Of all files.
 # Each part of a name; neither . nor ..
 _PART = re.compile(r'(?!\.{1,2}$)[A-Za-z0-9_ .+@=~#,()-]{1,200}')
 
@@ -66,19 +65,23 @@ def package(model_dir: str, out: str, **given: Any) -> verify.Verdict:
 
 
 def write(file: BinaryIO, verdict: verify.Verdict) -> None:
-  """Writes the archive of a sound hand-in, without the time in it."""
-  model_dir = pathlib.Path(verdict.model_dir)
-  run_path = pathlib.Path(artifacts.run_path_of(verdict.model_dir))
-  paths = {MODELS_NAME: pathlib.Path(verdict.models_py),
-           run_path.name: run_path,
-           **{path.relative_to(model_dir.parent).as_posix(): path
-              for path in model_dir.rglob('*') if path.is_file()}}
-  contents = {name: path.read_bytes() for name, path in sorted(paths.items())}
+  """Writes the archive of a sound hand-in, without the time in it.
+
+  Raises UserError if its files together are too large, or one is a link.
+  """
+  folder, name = os.path.split(verdict.model_dir)
+  run_path = artifacts.run_path_of(verdict.model_dir)
+  paths = {MODELS_NAME: verdict.models_py,
+           os.path.basename(run_path): run_path,
+           **{f'{name}/{path}': os.path.join(folder, name, path)
+              for path in files.ordinary_files(verdict.model_dir, MAX_BYTES)}}
+  contents = {name: files.read_file(path, MAX_BYTES)
+              for name, path in sorted(paths.items())}
   args = verdict.run_info['args']
   manifest = {
       'format': FORMAT, 'model': args['model'],
       'model_kwargs_json': args['model_kwargs_json'],
-      'run_hash': model_dir.name.removeprefix('model_'),
+      'run_hash': name.removeprefix('model_'),
       'toy_data': False, 'graded_by': verdict.graded_by,
       'files': {name: {'sha256': hashlib.sha256(content).hexdigest(),
                        'bytes': len(content)}

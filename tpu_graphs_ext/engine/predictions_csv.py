@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Union
@@ -54,14 +53,9 @@ def read(path: str) -> dict[str, list[int]]:
   limit = csv.field_size_limit(MAX_BYTES)
   rows, faults = {}, []
   try:
-    with files.open_ordinary(os.path.expanduser(path)) as file:
-      content = file.read(MAX_BYTES + 1)
-    if len(content) > MAX_BYTES:
-      raise ValueError(f'it has more than {MAX_BYTES:,} bytes')
+    content = files.read_file(path, MAX_BYTES)
     header, *lines = [*csv.reader(io.StringIO(
         content.decode('utf-8-sig'), newline=''))] or [[]]
-  except OSError as error:
-    raise files.cannot_be_read(path, error) from error
   except (ValueError, csv.Error) as error:
     raise UserError(f'{path}: is not a CSV ({error})') from error
   finally:

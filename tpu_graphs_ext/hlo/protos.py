@@ -18,7 +18,6 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.internal import enum_type_wrapper
 from google.protobuf.message import DecodeError
 
-from tpu_graphs_ext import files
 from tpu_graphs_ext.errors import UserError
 
 _POOL = descriptor_pool.Default()  # The one that TensorFlow's modules use.
@@ -53,7 +52,6 @@ PrimitiveType = enum_type_wrapper.EnumTypeWrapper(
     _POOL.FindEnumTypeByName('xla.PrimitiveType'))
 
 # No compiler writes more; reading it would take minutes, or all memory.
-MAX_FILE_BYTES = 1 << 28
 MAX_INSTRUCTIONS = 1_000_000  # The largest programs have some 50,000.
 
 # Fields: number, type and name. Types that start with a dot are messages of
@@ -104,19 +102,6 @@ def _message_classes() -> list:
 
 
 TuningData, ModuleTuningData, *_ = _message_classes()
-
-
-def read_bytes(path: str) -> bytes:
-  """The content of a file; UserError if it cannot be read or is too large."""
-  try:
-    with files.open_ordinary(os.path.expanduser(path)) as file:
-      content = file.read(MAX_FILE_BYTES + 1)
-  except (OSError, ValueError) as error:
-    raise UserError(f'{path}: cannot be read ({error})') from error
-  if len(content) > MAX_FILE_BYTES:
-    raise UserError(f'{path}: has more than {MAX_FILE_BYTES:,} bytes, the most '
-                    'that is read; split it')
-  return content
 
 
 def parse(message_class: Any, content: bytes) -> Any:

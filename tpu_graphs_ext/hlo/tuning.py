@@ -110,7 +110,7 @@ def read_tile_kernels(path: str) -> list[Kernel]:
 
 def _read(path: str, wanted: str, *readers: Callable) -> list:
   """What the readers make of a file."""
-  serialized = protos.read_bytes(path)
+  serialized = files.read_file(path)
   found = parse_tuning_data(path, serialized)
   if found is None:
     raise UserError(

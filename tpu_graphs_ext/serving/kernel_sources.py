@@ -16,6 +16,7 @@ from typing import Any, Callable, Optional, Union
 
 import numpy as np
 
+from tpu_graphs_ext import files
 from tpu_graphs_ext.analytic import feature_loops
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel, require_readable
@@ -83,7 +84,7 @@ def read_source(source: Union[str, Callable[..., Any]], shapes: Any = '',
     kernel = Kernel.load(path)
     require_readable(kernel, path)
     return Source(name, [SourceKernel(kernel)], [], [])
-  content = protos.read_bytes(path)
+  content = files.read_file(path)
   if protos.is_stablehlo(content):
     return _from_program(name, content, 'mlir', tpu)
   # XLA's own dumps have the first field of tuning data too.
