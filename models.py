@@ -982,11 +982,12 @@ class _BaselineRanker(_Ranker):
 
   def _joined_width(self, node_width: int, config_width: int) -> int:
     """Columns that the first layer on nodes reads."""
-    return self._embed_width + node_width + config_width * self._early
+    width = self._embed_width + node_width
+    return width + config_width if self._early else width
 
   def _build_head(self, pooled_width: int, config_width: int) -> None:
-    self._postnet.build(
-        [None, None, pooled_width + config_width * (not self._early)])
+    width = pooled_width if self._early else pooled_width + config_width
+    self._postnet.build([None, None, width])
 
   def _rows(self, weights: tf.Tensor):
     """Splits a first layer's weights into (node rows, config rows)."""
@@ -2489,11 +2490,11 @@ class _Machine(tf.keras.layers.Layer):
 
   def __init__(self, sharpness: Optional[float] = None):
     super().__init__()
-    self._sharpness = (sharpness,) * bool(sharpness)  # Comes last, if any.
+    self._sharpness = sharpness  # None: without; else the last of `changes`.
 
   def build(self, input_shape):
     self.changes = self.add_weight(
-        'changes', [len(_TRAINED_CONSTANTS) + len(self._sharpness)],
+        'changes', [len(_TRAINED_CONSTANTS) + (self._sharpness is not None)],
         initializer='zeros')
     super().build(input_shape)
 
@@ -2507,7 +2508,7 @@ class _Machine(tf.keras.layers.Layer):
             for name, factor in zip(_TRAINED_CONSTANTS, self._factors())}
 
   def sharpness(self) -> tf.Tensor:
-    return self._sharpness[0] * self._factors()[-1]
+    return self._sharpness * self._factors()[-1]
 
   def call(self, counts: _Counts, hardware: _Hardware) -> tuple:
     """Log of the time in ns, float32 [kernels, configs], and each term's share,

@@ -155,7 +155,8 @@ def run_list(args, sets: list[DataSet],
     names = [name for name in args.models.split(',') if name]
   else:
     names = load_models.model_names(models_py)
-    names += [booster.NAME] * (args.task == 'tile')
+    if args.task == 'tile':
+      names.append(booster.NAME)
   rows = [(name, name, {}) for name in names]
   rows += [_changed_row(text) for text in args.changed]
   for _, model, _ in rows:

@@ -361,8 +361,8 @@ def readme_table(rows: list[Row]) -> str:
     if not own:
       continue
     epochs = max((row['epochs'] for row in own), key=int)
-    heads += [title * (not number) + _HEADS[measure]
-              for number, measure in enumerate(measures)]
+    heads += [_HEADS[measure] for measure in measures]
+    heads[-len(measures)] = title + heads[-len(measures)]
     for name, cell in cells.items():
       runs = [row for row in own
               if (row['name'], row['epochs']) == (name, epochs)]

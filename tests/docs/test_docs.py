@@ -146,8 +146,8 @@ def test_commands_in_pages_are_those_of_the_parser(capsys):
         verb, *words = command.split()
         if not re.fullmatch('[a-z][a-z-]*', verb):
           continue  # `tpu-graphs-ext VERB`
-        key = (verb, *['--task=layout'] * (
-            verb in VERBS_OF_TASKS and 'layout' in words))
+        is_layout = verb in VERBS_OF_TASKS and 'layout' in words
+        key = (verb, '--task=layout') if is_layout else (verb,)
         if key not in helps:
           helps[key] = printed_help(capsys, *key)
         # Of `run`, the rest are flags of the script.

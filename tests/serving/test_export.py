@@ -109,7 +109,7 @@ FAST = {'MLP'}  # Tracing takes seconds.
 
 
 @pytest.mark.parametrize('name', [
-    pytest.param(name, marks=[pytest.mark.slow] * (name not in FAST))
+    name if name in FAST else pytest.param(name, marks=pytest.mark.slow)
     for name in CASES])
 def test_exported_scores_of_every_model(name, tmp_path):
   kernels = [*model_checks.kernels(), *KERNELS, *tiny_kernels.corner_cases()]

@@ -13,7 +13,7 @@ def row(width, seed, opa=None, state=trials.FINISHED, **more):
           'settings': {'epochs': 2, 'cache_dir': '/c'}, 'seed': seed,
           'data_root': '/data', 'state': state, 'error': '', 'attempts': 1,
           'epochs': 2, 'best_epoch': 1, 'parameters': 9,
-          'seconds': 10 * seed + 5, 'run': key * (opa is not None),
+          'seconds': 10 * seed + 5, 'run': '' if opa is None else key,
           'values': {} if opa is None else {'opa': opa, 'top5': 1 - opa},
           **more}
 

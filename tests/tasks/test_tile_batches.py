@@ -154,8 +154,8 @@ def test_a_kernel_with_fewer_gives_each_equally_often(partition, stats):
   assert len(drawn) == 10
   for configs, times in zip(range(5, 15), drawn):
     least, rest = divmod(13, configs)
-    assert sorted(times) == (
-        [least] * (configs - rest) * (least > 0) + [least + 1] * rest)
+    drawn_least = [least] * (configs - rest) if least else []
+    assert sorted(times) == drawn_least + [least + 1] * rest
 
 
 def test_nothing_keeps_kernels_that_were_read():

@@ -134,7 +134,7 @@ class Explanation:
     """One line: steps, bytes, padding, and what bounds the time."""
     again = self.moved_bytes / self.least_bytes
     waste = self.padding * self.rounding - 1
-    return (f'{self.steps:,} step{"s" * (self.steps != 1)}, '
+    return (f'{self.steps:,} step{"" if self.steps == 1 else "s"}, '
             f'{in_bytes(self.moved_bytes)} moved ({again:.2f} x the least), '
             f'padding {100 * waste:.0f} %, bound by {self.bound_by}')
 

@@ -104,7 +104,7 @@ def with_enough_configs(every: Problems, where: str, min_configs: int,
     raise UserError(
         f'{where}: none of {len(every)} {what}s has {min_configs} or more '
         f'configurations (the largest has {max(every.num_configs)}); use '
-        + 'a smaller --configs, or ' * (min_configs > MIN_CONFIGS)
+        + ('a smaller --configs, or ' if min_configs > MIN_CONFIGS else '')
         + 'other data')
   skipped = every.select(~enough).names
   _log.warning(

@@ -130,7 +130,7 @@ class Record(tf.keras.callbacks.Callback):
     _log.info('epoch %d: loss %.4f, validation loss %.4f, OPA %.4f%s; %.1f '
               'kernels/s', epoch + 1, logs['loss'], logs['val_loss'],
               logs['val_opa_metric'],
-              ' (best so far)' * (progress.best_epoch == epoch),
+              ' (best so far)' if progress.best_epoch == epoch else '',
               logs['kernels_per_second'])
 
 

@@ -79,14 +79,16 @@ class Ranking:
 
   def text(self) -> str:
     """A heading and one line a choice."""
-    bounds = ('output_bounds', 'kernel_bounds') * (self.configurable is None)
+    is_tile = self.configurable is None
+    bounds = ('output_bounds', 'kernel_bounds') if is_tile else ()
     rows = [('place', 'config', 'score', *bounds, 'runtime us', 'over best'),
             *((str(place), *choice.cells())
               for place, choice in enumerate(self.choices, 1))]
+    ending = '' if self.configs == 1 else (
+        's' if self.rankable else 's, all identical')
     return '\n'.join([
         f'{self.tile_id}: {self.nodes:,} nodes, {self.configs:,} configuration'
-        + ('s' + ', all identical' * (not self.rankable)) * (self.configs > 1),
-        *aligned(rows)])
+        + ending, *aligned(rows)])
 
 
 def rank(model_dir: str, data: str = '', *, top_k: int = TOP_CONFIGS,

@@ -83,7 +83,7 @@ def _rule(value: Any, choices: Optional[tuple[str, ...]] = None,
   if least == -math.inf or least <= value <= most or (
       or_all and value == -1):
     return ''
-  return '-1 (all) or ' * or_all + (
+  return ('-1 (all) or ' if or_all else '') + (
       f'at least {least}' if most == math.inf else f'{least} to {most}')
 
 

@@ -65,7 +65,8 @@ class TrainResult:
               f'model:       {self.model_dir}',
               'run file:    ' + os.path.join(os.path.dirname(
                   self.model_dir), os.path.basename(self.run_path))]
-    lines += [f'predictions: {self.csv_path}'] * bool(self.csv_path)
+    if self.csv_path:
+      lines.append(f'predictions: {self.csv_path}')
     return '\n'.join(lines)
 
 

@@ -138,6 +138,7 @@ def reshape_groups(source: Sequence[int], target: Sequence[int]) -> list:
       product *= size
       if size != 1 and product:
         parts[-1].append(d)
-        parts += [[]] * (product in ends)
+        if product in ends:
+          parts.append([])
     split.append(parts[:-1])
   return list(zip(*split))

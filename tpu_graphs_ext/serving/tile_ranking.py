@@ -117,7 +117,7 @@ def _summary(kernels: list[KernelRanking]) -> str:
 def _summary_row(kernel: KernelRanking) -> tuple[str, ...]:
   name = kernel.name + (f' x{kernel.copies}' if kernel.copies > 1 else '')
   share = '' if kernel.share is None else f'{100 * kernel.share:.1f} %'
-  share += ' *' * kernel.in_open_loop
+  share += ' *' if kernel.in_open_loop else ''
   if not kernel.choices:
     return name, share, 'no choice', '', '', '', kernel.op_name
   best, default = kernel.choices[0], kernel.default
@@ -170,7 +170,7 @@ def _choice_lines(place: str, choice: TileChoice, verbose: bool) -> list[str]:
 
 
 def _count(number: int, what: str) -> str:
-  return f'{number:,} {what}{"s" * (number != 1)}'
+  return f'{number:,} {what}{"" if number == 1 else "s"}'
 
 
 def _sizes(sizes: tuple) -> str:
