@@ -1,15 +1,20 @@
-"""Prints the table of docs/blocks.md.
+"""Prints the tables of docs/blocks.md.
 
-  python benchmarks/tuned_blocks.py tuned_block_sizes.py
+  python benchmarks/tuned_blocks.py tuned_block_sizes.py [grouped_winners.json]
 
-The file is `tpu_inference/kernels/quantized_matmul/tuned_block_sizes.py` of
-vllm-project/tpu-inference (version of August 2026): the blocks of a Pallas
-kernel that its authors measured to be the fastest, by TPU, sizes and types.
+The first file is tpu_inference/kernels/quantized_matmul/tuned_block_sizes.py
+of vllm-project/tpu-inference (version of August 2026): the blocks of a Pallas
+kernel that its authors measured to be the fastest, by TPU, sizes and types; it
+may take most of the on-chip memory. The second holds the tiles of grouped
+products that the authors of openxla/tokamax measured to be the fastest, and
+their time: a list of {"tpu", "kind": "gmm", "dlhs" or "drhs", "m", "k", "n",
+"groups", "winner": [tm, tk, tn], "ms"}, where k and n are the weights'.
 """
 
 from __future__ import annotations
 
 import ast
+import json
 import statistics
 import sys
 from collections.abc import Sequence
@@ -18,10 +23,12 @@ from typing import NamedTuple
 import numpy as np
 
 import accuracy_table
-from tpu_graphs_ext.analytic import blocks
+from tpu_graphs_ext.analytic import blocks, grouped_blocks, products
+from tpu_graphs_ext.analytic.machines import MACHINES
 from tpu_graphs_ext.errors import UserError
 
 FIRST = 5
+USABLE = 0.75  # Share of the on-chip memory that tuned blocks may take.
 _TPUS = {6: 'v6e', 7: 'v7x'}
 _HEADS = ('entries', 'candidates, median', 'random', 'largest block first',
           '`rank`', '`rank`, first choice')
@@ -39,7 +46,7 @@ class Entry(NamedTuple):
   """
   group: str
   tpu: str
-  product: blocks.Product
+  product: products.Product
   best: tuple[int, int, int]
 
 
@@ -68,7 +75,7 @@ def _entry(version: int, m: int, n: int, k: int, x_type: str, w_type: str,
   group = f'{x_type} x {w_type} on {tpu}' + (
       ', another kernel' if len(value) > 3 else '')
   narrow = 'int8' if x_type == 'int8' else 'fp8'
-  return Entry(group, tpu, blocks.Product(1, m, k, n, 2, 1, 2, narrow),
+  return Entry(group, tpu, products.Product(1, m, k, n, 2, 1, 2, narrow),
                (bm, bk, bn))
 
 
@@ -77,8 +84,9 @@ def shares(group: Sequence[Entry]) -> tuple[float, ...]:
   """
   rows = []
   for entry in group:
-    machine = blocks.MACHINES[entry.tpu]
-    grid = blocks.usual_blocks(entry.product, machine)
+    machine = MACHINES[entry.tpu]
+    grid = blocks.usual_blocks(entry.product, machine,
+                               USABLE * machine.vmem_bytes)
     is_best = (grid == entry.best).all(1)
     ranked = is_best[np.argsort(
         blocks.times_ns(entry.product, grid, machine), kind='stable')]
@@ -101,15 +109,58 @@ def table(every: Sequence[Entry]) -> str:
   return '\n'.join(accuracy_table.table(list(_HEADS), rows)).rstrip()
 
 
+_KINDS = {'gmm': 'forward', 'dlhs': 'dlhs', 'drhs': 'drhs'}
+_GROUPED_TPUS = {'tpu7x': 'v7x', 'tpu_v5_lite': 'v5e', 'tpu_v5': 'v5p'}
+
+
+def grouped_table(rows: Sequence[dict]) -> str:
+  """Markdown, a row for each machine and kind of grouped product."""
+  groups = {}
+  for row in rows:
+    key = _GROUPED_TPUS[row['tpu']], _KINDS[row['kind']]
+    groups.setdefault(key, []).append(_grouped_row(row, *key))
+  lines = []
+  for (tpu, kind), group in sorted(groups.items()):
+    counts, chance, found, ratios = zip(*group)
+    lines.append([f'{kind} on {tpu}, {len(group)}',
+                  f'{statistics.median(counts):.0f}',
+                  f'{100 * np.mean(chance):.0f} %',
+                  f'{100 * np.mean(found):.0f} %',
+                  f'{statistics.median(ratios):.2f}'])
+  return '\n'.join(accuracy_table.table(
+      ['entries', 'candidates, median', 'random', '`rank`',
+       'time by formula / measured, median'], lines)).rstrip()
+
+
+def _grouped_row(row, tpu, kind) -> tuple:
+  """(candidates, chance of five random ones, found, time / measured)."""
+  k, n = (row['n'], row['k']) if kind == 'dlhs' else (row['k'], row['n'])
+  product = products.GroupedProduct(
+      kind, row['groups'], row['m'], k, n, 2, 2, 2)
+  machine = MACHINES[tpu]
+  grid = grouped_blocks.usual_blocks(product, machine,
+                                     machine.vmem_limit_bytes)
+  is_best = (grid == row['winner']).all(1)
+  order = np.argsort(
+      grouped_blocks.times_ns(product, grid, machine), kind='stable')
+  time_ms = grouped_blocks.times_ns(
+      product, np.array([row['winner']]), machine)[0] / 1e6
+  return (len(grid), is_best.any() * min(1, FIRST / len(grid)),
+          is_best[order[:FIRST]].any(), time_ms / row['ms'])
+
+
 def main(paths: Sequence[str]) -> int:
-  if len(paths) != 1:
+  if len(paths) not in (1, 2):
     print(__doc__, file=sys.stderr)
     return 2
   try:
-    with open(paths[0], encoding='utf-8') as file:
-      print(table(entries(file.read())))
-  except (OSError, UserError) as error:
-    print(f'error: {paths[0]}: {error}', file=sys.stderr)
+    for path, print_table in zip(paths, (
+        lambda text: table(entries(text)),
+        lambda text: grouped_table(json.loads(text)))):
+      with open(path, encoding='utf-8') as file:
+        print(print_table(file.read()) + '\n')
+  except (OSError, UserError, ValueError, KeyError) as error:
+    print(f'error: {path}: {error}', file=sys.stderr)
     return 1
   return 0
 

@@ -29,12 +29,14 @@ import sys
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-TOPOLOGIES = {'v3': 'v3:2x2x1', 'v5e': 'v5e:2x2'}
+TOPOLOGIES = {'v3': 'v3:2x2x1', 'v4': 'v4:2x2x1', 'v5e': 'v5e:2x2',
+              'v5p': 'v5p:2x2x1', 'v6e': 'v6e:2x2', 'v7x': 'tpu7x:2x2x1'}
 LOGGED = 'fusion_emitter=5,spatial_major_convolution=3'
 _PREFIX = re.compile(r'I\d+ \S+ +(\d+) ')
 _START = re.compile(r'::Emit START for (?:HLO: )?(\S+)')
 _CONVOLUTION = re.compile(
-    r'Generated Candidate: out=([\d,]*) kern=([\d,]*) cycles=(\d+)')
+    r'Generated Candidate: out=([\d,]*) kern=([\d,]*) cycles=(\d+)'
+    r'(?: vmem_needed=(\d+))?')
 _LOOP = re.compile(
     r'Potential window config \[([\d, ]*)\].* total_cycles (\d+)')
 _WANTED = 'Emit START for|Generated Candidate: |Potential window config'
@@ -55,12 +57,15 @@ def candidates(lines) -> dict:
     if start := _START.search(line):
       kernel_of[thread] = start[1]
       found[start[1]] = {}
+    elif thread not in kernel_of:
+      continue  # A pass before the emitter weighs some tiles, without a name.
     elif match := _CONVOLUTION.search(line):
-      output, kernel, cycles = match.groups()
-      found[kernel_of[thread]][_bounds(output), _bounds(kernel)] = int(cycles)
+      output, kernel, cycles, vmem = match.groups()
+      found[kernel_of[thread]][_bounds(output), _bounds(kernel)] = [
+          int(cycles), int(vmem or 0)]
     elif match := _LOOP.search(line):
       found[kernel_of[thread]].setdefault(
-          (_bounds(match[1]), ()), int(match[2]))
+          (_bounds(match[1]), ()), [int(match[2])])
   return found
 
 
@@ -99,7 +104,7 @@ def compile_one(name: str, topology: str, target: str) -> int:
       raise RuntimeError(''.join(errors[-2:]).strip()
                          or f'exit code {compiling.returncode}')
   os.remove(target + '.err')
-  rows = {kernel: [[*tile, cycles] for tile, cycles in tiles.items()]
+  rows = {kernel: [[*tile, *cycles] for tile, cycles in tiles.items()]
           for kernel, tiles in found.items()}
   with gzip.open(target + '.tmp', 'wt') as file:
     file.write(json.dumps(rows))

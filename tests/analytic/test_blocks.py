@@ -6,12 +6,17 @@ import numpy as np
 import pytest
 
 from tpu_graphs_ext.analytic import blocks
+from tpu_graphs_ext.analytic.machines import MACHINES, Machine
+from tpu_graphs_ext.analytic.products import Product
 
-MACHINE = blocks.Machine(
+LIMIT = 768 * 1024
+MACHINE = Machine(
     bytes_per_ns=100.0, flops_per_ns=1e5, narrow='int8', matrix_unit=128,
-    vmem_bytes=2**20)
+    vmem_bytes=2**20, vmem_limit_bytes=LIMIT)
+# Keeps nothing but the blocks and sums.
+ADDING = dataclasses.replace(MACHINE, accumulates=True)
 # 512 x 256 times 256 x 1024 in bfloat16.
-PRODUCT = blocks.Product(1, 512, 256, 1024, 2, 2, 2)
+PRODUCT = Product(1, 512, 256, 1024, 2, 2, 2)
 
 
 def time_of(product, *block, machine=MACHINE):
@@ -21,7 +26,7 @@ def time_of(product, *block, machine=MACHINE):
 def test_memory_has_two_of_each_block_and_sums_where_k_is_in_parts():
   # 2 x (256 x 256 + 256 x 512 + 256 x 512) x 2 bytes.
   whole, parts = blocks.vmem_bytes(
-      PRODUCT, np.array([[256, 256, 512], [256, 128, 512]]))
+      PRODUCT, np.array([[256, 256, 512], [256, 128, 512]]), ADDING)
   assert whole == 2 * 2 * (65536 + 131072 + 131072)
   # Half of x and of w, and 256 x 512 sums of four bytes.
   assert parts == 2 * 2 * (32768 + 65536 + 131072) + 4 * 131072
@@ -32,6 +37,16 @@ def test_one_step_hides_nothing():
   # 10485.76 ns; 2 x 512 x 256 x 1024 flops / 1e5 = 2684.35456 ns.
   assert time_of(PRODUCT, 512, 256, 1024) == pytest.approx(
       7864.32 + 2684.35456 + 800 + 10485.76)
+
+
+def test_rows_are_kept_twice_for_more_columns_than_the_matrix_unit_has():
+  narrow, wide = blocks.vmem_bytes(
+      PRODUCT, np.array([[256, 256, 128], [256, 256, 256]]), MACHINE)
+  assert narrow == 2 * 2 * (65536 + 32768 + 32768) + 524288
+  assert wide == 2 * 2 * 3 * 65536 + 524288 + 2 * 65536
+  whole = dataclasses.replace(PRODUCT, narrow='int8')
+  assert blocks.vmem_bytes(whole, np.array([[256, 256, 256]]), MACHINE) == (
+      2 * 2 * 3 * 65536 + 2**20)
 
 
 def test_steps_hide_the_shorter_of_compute_and_transfers():
@@ -46,8 +61,7 @@ def test_steps_hide_the_shorter_of_compute_and_transfers():
   assert time_of(PRODUCT, 512, 128, 1024) == pytest.approx(
       3932.16 + (3932.16 + 10485.76 / 2) + (1342.17728 + sums + 800)
       + 10485.76)
-  adding = dataclasses.replace(MACHINE, accumulates=True)
-  assert time_of(PRODUCT, 512, 128, 1024, machine=adding) == pytest.approx(
+  assert time_of(PRODUCT, 512, 128, 1024, machine=ADDING) == pytest.approx(
       time_of(PRODUCT, 512, 128, 1024) - sums)
 
 
@@ -76,7 +90,7 @@ def test_few_rows_cost_as_much_as_a_full_matrix_unit():
 
 def test_the_usual_grid():
   found = {tuple(block) for block in
-           blocks.usual_blocks(PRODUCT, MACHINE).tolist()}
+           blocks.usual_blocks(PRODUCT, ADDING, LIMIT).tolist()}
   # Rows 128, 256, 512; k 128, 256; n 128, 256, 512, 1024: what fits 768 KiB.
   assert found == {
       (bm, bk, bn) for bm in (128, 256, 512) for bk in (128, 256)
@@ -85,9 +99,9 @@ def test_the_usual_grid():
       <= 768 * 1024}
   assert (256, 256, 256) in found and (512, 256, 128) not in found
   # 16 rows, of which int8 packs 32; 200 columns have no divisor of 128.
-  odd = blocks.Product(1, 16, 384, 200, 1, 1, 4)
+  odd = Product(1, 16, 384, 200, 1, 1, 4)
   assert {tuple(block) for block in
-          blocks.usual_blocks(odd, MACHINE).tolist()} == {
+          blocks.usual_blocks(odd, ADDING, LIMIT).tolist()} == {
               (32, bk, bn) for bk in (128, 384) for bn in (128, 200)}
 
 
@@ -96,9 +110,37 @@ def test_faults():
       ((100, 256, 128), 'bm is neither a multiple of 16 nor the whole 512'),
       ((512, 256, 100), 'bn is neither a multiple of 128 nor the whole 1,024'),
       ((1024, 256, 128), 'bm is larger than the whole 512'),
-      ((512, 256, 1024), 'takes 3.5 MiB; blocks may take 1 MiB of on-chip '
-       'memory'),
+      ((512, 256, 1024), 'takes 3.5 MiB; vmem_limit is 1 MiB'),
       ((128, 256, 128), '')):
-    assert blocks.fault_of(PRODUCT, block, MACHINE) == fault
+    assert blocks.fault_of(PRODUCT, block, ADDING, LIMIT) == fault
   assert 'bk does not divide 384' in blocks.fault_of(
-      dataclasses.replace(PRODUCT, k=384), (128, 256, 128), MACHINE)
+      dataclasses.replace(PRODUCT, k=384), (128, 256, 128), ADDING, LIMIT)
+
+
+def test_columns_that_have_no_divisors_get_powers_of_two():
+  """A vocabulary of 151,936 = 128 x 1187 has no divisor but 128."""
+  prime = dataclasses.replace(PRODUCT, m=128, k=128, n=128 * 1187)
+  assert set(blocks.usual_blocks(prime, MACHINE, 2**30)[:, 2]) == {
+      128, 151936, *(512 << power for power in range(8))}
+  # 512 is twice the divisor 256, and 1,024 less than twice 896.
+  near = dataclasses.replace(prime, n=1792)
+  assert set(blocks.usual_blocks(near, MACHINE, 2**30)[:, 2]) == {
+      128, 256, 896, 1792}
+
+
+def test_several_weights_and_what_an_epilogue_reads():
+  """A gate: two weights; a residual of 4 bytes comes in with each result."""
+  gate = dataclasses.replace(PRODUCT, weights=2, extra_bytes=4)
+  block = np.array([[256, 128, 512]])
+  # 2 x (256 x 128 x 2 + 2 x 128 x 512 x 2 + 256 x 512 x 6), sums of both.
+  assert blocks.vmem_bytes(gate, block, ADDING) == (
+      2 * (65536 + 262144 + 786432) + 2 * 4 * 131072)
+  # One step: 512 x 256 x 2 and 2 x 256 x 1024 x 2 in, 512 x 1024 x 6 out, all
+  # per 100 B/ns; 2 x 2684.35456 ns of compute.
+  assert time_of(gate, 512, 256, 1024) == pytest.approx(
+      2621.44 + 10485.76 + 31457.28 + 2 * 2684.35456 + 800)
+
+
+def test_limits_are_within_the_memory():
+  for machine in MACHINES.values():
+    assert machine.vmem_limit_bytes <= machine.vmem_bytes

@@ -98,3 +98,11 @@ def test_a_table_of_blocks():
   for text in ('x = {', 'T = {1: 2}'):
     with pytest.raises(UserError, match='no table of blocks'):
       tuned_blocks.entries(text)
+
+
+def test_a_table_of_grouped_tiles():
+  row = {'tpu': 'tpu7x', 'kind': 'dlhs', 'm': 128, 'k': 128, 'n': 256,
+         'groups': 1, 'winner': [128, 256, 128], 'ms': 1.0}
+  # The gradient sums over n: 128 rows, 128 or 256 of n, 128 of k.
+  assert tuned_blocks.grouped_table([row]).splitlines()[2].startswith(
+      '| dlhs on v7x, 1 | 2 | 100 % | 100 % | 0.00 |')

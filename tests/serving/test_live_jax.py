@@ -12,6 +12,7 @@ import pytest
 
 from support.libtpu import needs_libtpu
 from tpu_graphs_ext import cli
+from tpu_graphs_ext.hlo import subprocesses
 
 pytestmark = needs_libtpu
 
@@ -41,6 +42,22 @@ def doubled(x):
   def body(x_ref, y_ref):
     y_ref[...] = 2 * x_ref[...]
   return pl.pallas_call(body, out_shape=x)(x)
+
+
+def product(x, w):
+  return x @ w
+
+
+def grouped(x, w, sizes):
+  return jax.lax.ragged_dot(x, w, sizes)
+
+
+def grouped_rows(x, w, sizes, dy):
+  return jax.vjp(lambda x: grouped(x, w, sizes), x)[1](dy)[0]
+
+
+def grouped_weights(x, w, sizes, dy):
+  return jax.vjp(lambda w: grouped(x, w, sizes), w)[1](dy)[0]
 
 
 print('imported')
@@ -88,3 +105,67 @@ def test_a_pallas_kernel_alone_is_an_error(rank, capsys):
   # The second where libtpu is older than JAX.
   assert 'written in Pallas, so the author' in error or (
       'which may need the libtpu of the JAX' in error)
+
+
+BLOCKS = """
+import jax, jax.numpy as jnp, numpy as np, types
+from tpu_graphs_ext.serving import pallas_kernel
+
+
+def values_agree():
+  for batch, block, weights, extra in (
+      (1, (32, 256, 128), 1, 0), (2, (16, 128, 128), 1, 4),
+      (1, (64, 128, 256), 2, 0)):
+    product = types.SimpleNamespace(
+        batch=batch, m=64, k=256, n=256, x_bytes=4, w_bytes=4, out_bytes=4,
+        narrow='', weights=weights, extra_bytes=extra)
+    shapes = pallas_kernel.shapes(product)
+    x, *others = (jax.random.normal(jax.random.key(number), shape.shape)
+                  for number, shape in enumerate(shapes))
+    expected = x @ others[0]
+    if weights > 1:
+      expected *= x @ others[1]
+    if extra:
+      expected += others[-1]
+    result = pallas_kernel.kernel(product, block, None, interpret=True)(
+        x, *others)
+    np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-3)
+  return lambda x: x
+
+
+run = values_agree()
+"""
+
+
+def test_the_kernel_that_checks_blocks_multiplies(tmp_path):
+  """The module's import compares values, in the Python that has JAX."""
+  python = os.environ.get(VARIABLE, '')
+  if not python and importlib.util.find_spec('jax') is None:
+    pytest.skip(f'needs JAX here, or a Python that has it, named by {VARIABLE}')
+  path = tmp_path / 'values.py'
+  path.write_text(BLOCKS)
+  assert subprocesses.lower_named(f'{path}:run', 'f32[8,128]', python)
+
+
+def test_blocks_are_checked_by_the_compiler(rank, capsys):
+  """Of 4 MiB, and of 36 MiB where only 16 are given: v5e."""
+  capsys.readouterr()
+  assert rank('product', 'bf16[1024,4096] bf16[4096,2048]', '--check',
+              '--blocks=256x512x256 1024x4096x1024', '--vmem_limit=100',
+              '--tpu=v5e', '--json') == 0
+  small, large = json.loads(capsys.readouterr().out)['choices']
+  assert {small['refusal'], large['refusal']} == {''}
+  assert sorted(bool(choice['vmem_limit_bytes'])
+                for choice in (small, large)) == [False, True]
+
+
+def test_grouped_products_and_their_gradients(rank, capsys):
+  for name, kind in (('grouped', 'forward'), ('grouped_rows', 'dlhs'),
+                     ('grouped_weights', 'drhs')):
+    capsys.readouterr()
+    shapes = 'bf16[4096,256] bf16[8,256,512] s32[8]' + (
+        '' if kind == 'forward' else ' bf16[4096,512]')
+    assert rank(name, shapes, '--blocks=usual', '--tpu=v7x', '--json') == 0
+    product = json.loads(capsys.readouterr().out)['product']
+    assert (product['kind'], product['groups'], product['m']) == (
+        kind, 8, 4096)

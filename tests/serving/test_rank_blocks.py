@@ -7,7 +7,11 @@ import tensorflow as tf
 
 from support import tiny_hlo
 from tpu_graphs_ext import cli
-from tpu_graphs_ext.analytic.blocks import Product, product_of
+from tpu_graphs_ext.analytic.products import (
+  GroupedProduct,
+  Product,
+  product_of,
+)
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import protos
 from tpu_graphs_ext.serving import blocks
@@ -85,7 +89,7 @@ def test_weights_are_read_in_their_stored_type():
 
 
 def test_other_functions_are_refused():
-  with pytest.raises(UserError, match=r'is one matrix product.* has tanh'):
+  with pytest.raises(UserError, match=r"is one matrix product.* has tanh"):
     product_of(tiny_hlo.elementwise([4, 8]))
   module = product_module((256, 256), (256, 256), (256, 256))
   module.computations[0].instructions[2].operand_ids[:] = [10, 10]
@@ -101,15 +105,34 @@ GIVEN = [(2048, 8192, 8192), (128, 128, 128), (512, 8192, 512), (7, 1, 1),
 
 
 def test_given_blocks_are_ranked_and_impossible_ones_dropped():
-  ranking = blocks.rank_blocks(PRODUCT, 'v6e', GIVEN, top=2)
+  ranking = blocks.rank_blocks(PRODUCT, 'v6e', GIVEN, top=2, vmem_limit=96)
   assert [choice.block for choice in ranking.choices] == [
       GIVEN[2], GIVEN[4]]
   assert [choice.index for choice in ranking.choices] == [2, 4]
+  # 2 x 2 x (512 x 8192 + 8192 x 512 + 512 x 512) bytes = 33 MiB, 8 of rows
+  # that are kept and half a one of others; the second needs no more than the
+  # default of 32 MiB.
+  assert [choice.vmem_limit_bytes for choice in ranking.choices] == [
+      42 * 2**20, None]
   assert sorted(ranking.dropped) == [0, 3]
-  assert ranking.dropped[0].startswith('takes 384.0 MiB')
+  assert ranking.dropped[0].startswith('takes 416.5 MiB')
   assert json.loads(json.dumps(ranking.to_json()))['candidates'] == 5
   text = ranking.text()
   assert 'm 2,048 x k 8,192 x n 8,192 on v6e: 5 blocks, 2 that no' in text
+
+
+def test_what_compiles_by_default_is_what_is_recommended():
+  default = blocks.rank_blocks(PRODUCT, 'v5e', top=None)
+  assert default.vmem_limit_bytes == 16 * 2**20
+  assert all(choice.vmem_bytes <= 16 * 2**20 and not choice.vmem_limit_bytes
+             for choice in default.choices)
+  assert blocks.rank_blocks(PRODUCT, 'v5e', vmem_limit=100).candidates > (
+      default.candidates)
+  for limit in (0, -1, 129, float('nan')):
+    with pytest.raises(UserError, match='at most 128 MiB, the on-chip memory'):
+      blocks.rank_blocks(PRODUCT, 'v5e', vmem_limit=limit)
+  with pytest.raises(UserError, match='none takes at most 0 MiB; allow more'):
+    blocks.rank_blocks(PRODUCT, 'v5e', vmem_limit=0.01)
 
 
 def test_wrong_blocks():
@@ -120,6 +143,112 @@ def test_wrong_blocks():
   with pytest.raises(UserError, match=r'can have none of the 1; the first is '
                      r'\(2048, 8192, 8192\)'):
     blocks.rank_blocks(PRODUCT, 'v5e', GIVEN[:1])
+
+
+def with_epilogue(*opcodes, second=False, **parameters):
+  """entry: opcodes in a row, of the product and parameters 2, 3, ...
+
+  `second`: another product of parameter 0, with parameter 9, is an operand of
+  the first of them.
+  """
+  module = product_module()
+  entry = module.computations[0]
+  operands = [12]
+  for number, (name, dims) in enumerate(parameters.items()):
+    tiny_hlo.add(entry, 30 + number, 'parameter', dims, element_type='F32',
+                 parameter_number=2 + number).name = name
+    operands.append(30 + number)
+  if second:
+    tiny_hlo.add(entry, 40, 'parameter', [256, 1024], element_type='BF16',
+                 parameter_number=9)
+    dot = tiny_hlo.add(entry, 41, 'dot', [512, 1024], element_type='BF16',
+                       operands=[10, 40])
+    dot.dot_dimension_numbers.lhs_contracting_dimensions.append(1)
+    dot.dot_dimension_numbers.rhs_contracting_dimensions.append(0)
+    operands.append(41)
+  for number, opcode in enumerate(opcodes):
+    tiny_hlo.add(entry, 50 + number, opcode, [512, 1024], element_type='BF16',
+                 operands=operands)
+    operands = [50 + number]
+  entry.root_id = operands[0]
+  return module
+
+
+def test_epilogues():
+  """A bias and an activation cost nothing here; a residual is read."""
+  product = product_of(with_epilogue('add', 'tanh', bias=[1024]))
+  assert product == Product(
+      1, 512, 256, 1024, 2, 2, 2,
+      ignored=('reading bias[1024]', 'computing add, tanh'))
+  residual = product_of(with_epilogue('add', residual=[512, 1024]))
+  assert residual.extra_bytes == 4 and residual.ignored == ('computing add',)
+  text = blocks.rank_blocks(product, 'v5e').text()
+  assert 'not counted: reading bias[1024]; computing add, tanh' in text
+
+
+def test_a_gate_is_two_products_of_the_same_rows():
+  gate = product_of(with_epilogue('logistic', 'multiply', second=True))
+  assert (gate.weights, gate.m, gate.k, gate.n) == (2, 512, 256, 1024)
+  assert '2 products of the same rows' in gate.text()
+  other = with_epilogue('multiply', second=True)
+  dot = next(node for node in other.computations[0].instructions
+             if node.id == 41)
+  dot.operand_ids[0] = 40
+  with pytest.raises(UserError, match='multiplies an argument by itself'):
+    product_of(other)
+
+
+def test_what_is_no_epilogue():
+  for opcode in ('reduce', 'slice', 'sort', 'gather'):
+    with pytest.raises(UserError, match=f'this one has {opcode}$'):
+      product_of(with_epilogue('add', opcode))
+  module = with_epilogue('add')
+  module.computations[0].instructions[-1].shape.dimensions[:] = [512]
+  with pytest.raises(UserError, match='its result has not the 524,288 elem'):
+    product_of(module)
+  computed = product_module()
+  entry = computed.computations[0]
+  tiny_hlo.add(entry, 13, 'tanh', [512, 256], operands=[10])
+  entry.instructions[2].operand_ids[0] = 13
+  with pytest.raises(UserError, match='tanh computes an operand of its'):
+    product_of(computed)
+
+
+def grouped_module(x, w, out, contracted, ragged, group):
+  """entry: ragged-dot(parameter 0, parameter 1, sizes of 8 groups)."""
+  module = product_module(x, w, out)
+  entry = module.computations[0]
+  tiny_hlo.add(entry, 14, 'parameter', [8], element_type='S32',
+               parameter_number=2)
+  node = next(node for node in entry.instructions if node.id == 12)
+  node.opcode = 'ragged-dot'
+  node.operand_ids.append(14)
+  node.ClearField('dot_dimension_numbers')
+  left, right = contracted
+  # Fields 1 to 3: contracted, rows in groups, groups of the second operand.
+  node.MergeFromString(bytes([
+      0xd2, 0x05, 8 + 3 + 3 * len(group),
+      0x0a, 6, 0x0a, 1, left, 0x12, 1, right, 0x12, 1, ragged,
+      *(byte for dim in group for byte in (0x1a, 1, dim))]))
+  return module
+
+
+def test_grouped_products():
+  # jax.lax.ragged_dot of JAX 0.10.2 and both of its gradients, as lowered.
+  assert product_of(grouped_module(
+      (1024, 256), (8, 256, 512), (1024, 512), (1, 1), 0, [0])) == (
+          GroupedProduct('forward', 8, 1024, 256, 512, 2, 2, 2))
+  assert product_of(grouped_module(
+      (1024, 512), (8, 256, 512), (1024, 256), (1, 2), 0, [0])) == (
+          GroupedProduct('dlhs', 8, 1024, 512, 256, 2, 2, 2))
+  weights = product_of(grouped_module(
+      (1024, 256), (1024, 512), (8, 256, 512), (0, 0), 0, []))
+  assert weights == GroupedProduct('drhs', 8, 1024, 256, 512, 2, 2, 2)
+  ranking = blocks.rank_blocks(weights, 'v7x', top=3)
+  assert len(ranking.choices) == 3 < ranking.candidates
+  assert "gradient of the weights: m 1,024 in 8 groups x" in ranking.text()
+  with pytest.raises(UserError, match='--check: compiles blocks of plain'):
+    blocks.block_kernels.checked(ranking, '')
 
 
 SHAPES = 'f32[512,256] f32[256,1024]'

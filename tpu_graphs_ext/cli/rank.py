@@ -27,6 +27,11 @@ _OF_TILES = (
          'rank the blocks of a Pallas kernel instead of tiles; bm x bk x bn in '
          "elements, such as '128x1024x512 256x512x512', or `usual` for those "
          'that a tuner would try', ''),
+    flag('--vmem_limit', 'MIB', 'with --blocks: on-chip memory that they may '
+         'take; without it what the compiler gives a kernel that asks for '
+         'nothing, 16 or 32 MiB', type=float),
+    switch('--check', 'with --blocks: compile the listed ones, each in a '
+           'Pallas kernel of ours. Needs JAX and the extra [tpu]'),
     flag('--jax_python', 'PYTHON', 'Python of an environment with JAX, which '
          'lowers functions of JAX; empty: this Python', ''),
     flag('--workers', 'N', 'rank any number of files with N processes, each on '
@@ -92,6 +97,8 @@ def _check(args: Namespace) -> None:
        'and --jax_python'),
       (args.blocks and len(args.files) != 1,
        '--blocks goes with one module:function'),
+      ((args.check or args.vmem_limit is not None) and not args.blocks,
+       '--check and --vmem_limit go with --blocks'),
       (args.shapes and not args.files, '--shapes goes with module:function')):
     if is_wrong:
       raise UserError(rule)
@@ -101,7 +108,7 @@ def _blocks(args: Namespace) -> int:
   from tpu_graphs_ext.serving import blocks
   ranking = blocks.rank_function(
       args.files[0], args.shapes, args.tpu, args.blocks, args.top_k,
-      args.jax_python)
+      args.jax_python, args.vmem_limit, args.check)
   flags.show(args, ranking.to_json, ranking.text)
   return 0
 

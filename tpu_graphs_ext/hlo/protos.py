@@ -75,6 +75,11 @@ _MESSAGES = {
     'LayoutConfig': '1 NodeLayoutConfig* nodes',
     'NodeLayoutConfig': '1 TensorLayoutConfig* tensors',
     'TensorLayoutConfig': '1 int32* dims',
+    # Of an instruction of XLA; TensorFlow 2.15 does not know this field.
+    'RaggedDotDimensionNumbers':
+        '1 .xla.DotDimensionNumbers dot_dimension_numbers',
+    'RaggedDot':
+        '90 RaggedDotDimensionNumbers ragged_dot_dimension_numbers',
 }
 
 
@@ -101,7 +106,7 @@ def _message_classes() -> list:
   return [_message_class(f'{file.package}.{name}') for name in _MESSAGES]
 
 
-TuningData, ModuleTuningData, *_ = _message_classes()
+TuningData, ModuleTuningData, *_, RaggedDot = _message_classes()
 
 
 def parse(message_class: Any, content: bytes) -> Any:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Any, Callable, Optional, Union
 
 import numpy as np
 
-from tpu_graphs_ext.analytic import blocks as analytic
+from tpu_graphs_ext.analytic import blocks as plain_blocks
+from tpu_graphs_ext.analytic import grouped_blocks, products
+from tpu_graphs_ext.analytic.machines import MACHINES
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import libtpu, protos
-from tpu_graphs_ext.serving import kernel_sources
+from tpu_graphs_ext.serving import block_kernels, kernel_sources
 
-USUAL = 'usual'  # Instead of blocks: a grid, `analytic.usual_blocks`.
+USUAL = 'usual'  # Instead of blocks: a grid, `usual_blocks` of the formula.
+_MIB = 2**20
+AnyProduct = Union[products.Product, products.GroupedProduct]
 BlocksLike = Union[str, Sequence[Sequence[int]]]  # See `rank_blocks`.
 
 
@@ -25,13 +30,16 @@ class BlockChoice:
   block: tuple[int, int, int]  # bm, bk, bn in elements, as for `pl.BlockSpec`.
   time_ns: float  # By formula: good for the order, not as a runtime.
   vmem_bytes: int  # On-chip memory that the blocks take.
+  vmem_limit_bytes: Optional[int]  # The kernel must ask for it; None: nothing.
+  refusal: Optional[str] = None  # '': it compiled; None: that was not tried.
 
 
 @dataclasses.dataclass(frozen=True)
 class BlockRanking:
   """The blocks to measure first."""
-  product: analytic.Product
+  product: AnyProduct
   tpu: str
+  vmem_limit_bytes: int  # What they were allowed.
   choices: list[BlockChoice]  # Best first.
   candidates: int  # How many there were.
   dropped: dict[int, str]  # Place of one that no kernel can have -> the reason.
@@ -41,80 +49,117 @@ class BlockRanking:
 
   def text(self) -> str:
     """A heading, and one line for each choice."""
-    product = self.product
-    sizes = f'm {product.m:,} x k {product.k:,} x n {product.n:,}'
-    if product.batch > 1:
-      sizes += f', {product.batch:,} times'
-    return '\n'.join([
-        f'{sizes} on {self.tpu}: {self.candidates:,} blocks, '
+    lines = [
+        f'{self.product.text()} on {self.tpu}: {self.candidates:,} blocks, '
         f'{len(self.dropped):,} that no kernel can have',
         *(f'  {count:,}: {reason}' for reason, count in
-          collections.Counter(self.dropped.values()).most_common(3)),
-        f'  {"place":>5} {"bm":>6} {"bk":>6} {"bn":>6} {"us":>9} '
-        f'{"VMEM MiB":>9}',
-        *(f'  {place:>5} {choice.block[0]:>6} {choice.block[1]:>6} '
-          f'{choice.block[2]:>6} {choice.time_ns / 1e3:>9.1f} '
-          f'{choice.vmem_bytes / 2**20:>9.1f}'
-          for place, choice in enumerate(self.choices, 1))])
+          collections.Counter(self.dropped.values()).most_common(3))]
+    if self.product.ignored:
+      lines.append(f'  not counted: {"; ".join(self.product.ignored)}')
+    checked = any(choice.refusal is not None for choice in self.choices)
+    heads = f'  {"place":>5} {"bm":>6} {"bk":>6} {"bn":>6} {"us":>9} ' \
+            f'{"VMEM MiB":>9} {"vmem_limit_bytes":>17}'
+    lines.append(heads + ('  compiles' if checked else ''))
+    for place, choice in enumerate(self.choices, 1):
+      bm, bk, bn = choice.block
+      line = (f'  {place:>5} {bm:>6} {bk:>6} {bn:>6} '
+              f'{choice.time_ns / 1e3:>9.1f} {choice.vmem_bytes / _MIB:>9.1f} '
+              f'{choice.vmem_limit_bytes or "default":>17}')
+      if choice.refusal is not None:
+        line += '  ' + (f'no: {choice.refusal}' if choice.refusal else 'yes')
+      lines.append(line)
+    return '\n'.join(lines)
 
 
 def rank_function(function: Union[str, Callable[..., Any]], shapes: Any,
                   tpu: str, blocks: BlocksLike = USUAL,
-                  top: Optional[int] = 5, jax_python: str = '') -> BlockRanking:
-  """`rank_blocks` for a function; see `kernel_sources.lowered`."""
+                  top: Optional[int] = 5, jax_python: str = '',
+                  vmem_limit: Optional[float] = None,
+                  check: bool = False) -> BlockRanking:
+  """`rank_blocks` for a function; see `kernel_sources.lowered`.
+
+  With `check` the choices are compiled, by `block_kernels.checked`.
+  """
+  _machine_of(tpu)
   lowered = kernel_sources.lowered(function, shapes, jax_python)
-  product = analytic.product_of(protos.as_module(lowered))
-  return rank_blocks(product, tpu, blocks, top)
+  product = products.product_of(protos.as_module(lowered))
+  ranking = rank_blocks(product, tpu, blocks, top, vmem_limit)
+  return block_kernels.checked(ranking, jax_python) if check else ranking
 
 
-def rank_blocks(product: analytic.Product, tpu: str,
-                blocks: BlocksLike = USUAL,
-                top: Optional[int] = 5) -> BlockRanking:
+def rank_blocks(product: AnyProduct, tpu: str,
+                blocks: BlocksLike = USUAL, top: Optional[int] = 5,
+                vmem_limit: Optional[float] = None) -> BlockRanking:
   """Puts blocks in the order in which to measure them.
 
   Args:
-    product: what the kernel computes; see `analytic.blocks.product_of`.
+    product: what the kernel computes; see `analytic.products.product_of`.
     tpu: generation, such as 'v5e'.
     blocks: (bm, bk, bn) in elements, or as text '128x1024x512 256x512x512';
-      'usual': `analytic.blocks.usual_blocks`.
+      'usual': those that a tuner would try.
     top: how many to return; None: all.
+    vmem_limit: MiB of on-chip memory that the blocks may take; None: what the
+      compiler gives a kernel that names no `vmem_limit_bytes`.
 
-  Raises UserError if the generation is unknown, blocks are not three whole
-  numbers, or no kernel can have any of them.
+  Raises UserError if the generation is unknown or has less memory, blocks are
+  not three whole numbers, or no kernel can have any of them.
   """
-  libtpu.topology_of(tpu)
-  machine = analytic.MACHINES[tpu]
-  given = (analytic.usual_blocks(product, machine)
-           if isinstance(blocks, str) and blocks == USUAL
-           else _checked(blocks))
-  faults = [analytic.fault_of(product, block, machine)
-            for block in given.tolist()]
+  machine = _machine_of(tpu)
+  limit = _limit_bytes(machine, tpu, vmem_limit)
+  formula = (grouped_blocks if isinstance(product, products.GroupedProduct)
+             else plain_blocks)
+  candidates = (formula.usual_blocks(product, machine, limit)
+                if isinstance(blocks, str) and blocks == USUAL
+                else _checked(blocks))
+  if not len(candidates):
+    raise UserError(f'blocks={USUAL}: none takes at most {limit / _MIB:,.0f} '
+                    'MiB; allow more with vmem_limit')
+  faults = [formula.fault_of(product, block, machine, limit)
+            for block in candidates.tolist()]
   dropped = {index: fault for index, fault in enumerate(faults) if fault}
-  if len(dropped) == len(given):
+  if len(dropped) == len(candidates):
     raise UserError(
-        f'blocks: a Pallas kernel can have none of the {len(given)}; the first '
-        f'is {tuple(given[0].tolist())}: {faults[0]}')
-  times = analytic.times_ns(product, given, machine)
+        f'blocks: a Pallas kernel can have none of the {len(candidates)}; the '
+        f'first is {tuple(candidates[0].tolist())}: {faults[0]}')
+  times = formula.times_ns(product, candidates, machine)
   times[list(dropped)] = np.inf
-  memory = analytic.vmem_bytes(product, given)
-  order = np.argsort(times, kind='stable')[:len(given) - len(dropped)][:top]
-  return BlockRanking(product, tpu, [
-      BlockChoice(index, tuple(given[index].tolist()), float(times[index]),
-                  int(memory[index])) for index in order.tolist()],
-                      len(given), dropped)
+  memory = formula.vmem_bytes(product, candidates, machine)
+  order = np.argsort(times, kind='stable')
+  order = order[:len(candidates) - len(dropped)][:top]
+  return BlockRanking(product, tpu, limit, [
+      BlockChoice(
+          index, tuple(candidates[index].tolist()), float(times[index]),
+          int(memory[index]), None if memory[index] <= machine.vmem_limit_bytes
+          else math.ceil(memory[index] / _MIB) * _MIB)
+      for index in order.tolist()], len(candidates), dropped)
+
+
+def _machine_of(tpu: str):
+  libtpu.topology_of(tpu)
+  return MACHINES[tpu]
+
+
+def _limit_bytes(machine, tpu: str, vmem_limit: Optional[float]) -> int:
+  if vmem_limit is None:
+    return machine.vmem_limit_bytes
+  most = machine.vmem_bytes // _MIB
+  if not 0 < vmem_limit <= most:
+    raise UserError(f'vmem_limit={vmem_limit}: must be above 0 and at most '
+                    f'{most} MiB, the on-chip memory of a {tpu}')
+  return int(vmem_limit * _MIB)
 
 
 def _checked(blocks: BlocksLike) -> np.ndarray:
   """int64 [blocks, 3]."""
   try:
-    found = np.asarray(
+    sizes = np.asarray(
         [list(map(int, block.split('x'))) for block in blocks.split()]
         if isinstance(blocks, str) else blocks)
-    if found.shape[1:] != (3,) or found.dtype.kind not in 'iu' or (
-        found < 1).any():
+    if sizes.shape[1:] != (3,) or sizes.dtype.kind not in 'iu' or (
+        sizes < 1).any():
       raise ValueError
   except ValueError as error:
     raise UserError(
         f'blocks={blocks!r:.100}: must be {USUAL!r}, or a list of (bm, bk, bn) '
         "in elements, as text '128x1024x512 256x512x512'") from error
-  return found.astype(np.int64)
+  return sizes.astype(np.int64)

@@ -113,7 +113,8 @@ class CostModel:
            shapes: Any = None, *, top: int = TOP_CONFIGS,
            bounds: Optional[BoundsLike] = None,
            blocks: Optional[blocks_lib.BlocksLike] = None,
-           tpu: str = DEFAULT_TPU, jax_python: str = '') -> Union[
+           tpu: str = DEFAULT_TPU, jax_python: str = '',
+           vmem_limit: Optional[float] = None) -> Union[
                rank.Ranking, SourceRanking, blocks_lib.BlockRanking]:
     """The tiles to try first, for a kernel or for all kernels of a function.
 
@@ -135,6 +136,8 @@ class CostModel:
         see docs/blocks.md. A formula ranks them, not the trained model.
       tpu: for a function: v2, v3, v4, v5e, v5p, v6e or v7x.
       jax_python: for a function's name: the Python with JAX; '': this.
+      vmem_limit: for blocks: MiB of on-chip memory that they may take; None:
+        what the compiler gives a kernel that names no `vmem_limit_bytes`.
 
     Returns:
       For a kernel a `Ranking`: its `choices`, best first, have `index`, the
@@ -142,7 +145,8 @@ class CostModel:
       one is ranked normally, the rest last. For a function a `SourceRanking`:
       its `kernels`, those with most estimated time first, have `op_name`,
       `share`, the compiler's tile as `default`, and `choices`. For blocks a
-      `BlockRanking`: its `choices`, best first, have `block`.
+      `BlockRanking`: its `choices`, best first, have `block` and the
+      `vmem_limit_bytes` that such a kernel must ask for.
 
     Raises UserError as `score` does, and if `top` is below 1, no tile of the
     kernel fits on-chip memory, or a function cannot be compiled for a TPU.
@@ -151,7 +155,7 @@ class CostModel:
       raise UserError(f'top={top!r}: must be a whole number of at least 1')
     if callable(kernel) or shapes is not None or blocks is not None:
       return self._rank_function(
-          kernel, shapes, top, bounds, blocks, tpu, jax_python)
+          kernel, shapes, top, bounds, blocks, tpu, jax_python, vmem_limit)
     own = kernel_of(kernel)
     if bounds is None and not own.config_feat.size:
       bounds = self._legal_tiles(own)
@@ -159,7 +163,7 @@ class CostModel:
     return rank.ranking_of(own, self._scores_of(own), top)
 
   def _rank_function(
-      self, function, shapes, top, bounds, blocks, tpu, jax_python
+      self, function, shapes, top, bounds, blocks, tpu, jax_python, vmem_limit
   ) -> Union[SourceRanking, blocks_lib.BlockRanking]:
     if bounds is not None:
       raise UserError('bounds= goes with a kernel; a function has several')
@@ -169,7 +173,7 @@ class CostModel:
           "function's name; how many tiles to return is top=")
     if blocks is not None:
       return blocks_lib.rank_function(
-          function, shapes, tpu, blocks, top, jax_python)
+          function, shapes, tpu, blocks, top, jax_python, vmem_limit)
     tile_search.require_tpu(self._ranker)
     return tile_search.rank_source(
         self._ranker, kernel_sources.read_source(
