@@ -101,6 +101,13 @@ def read_source(source: Union[str, Callable[..., Any]], shapes: Any = '',
   return _from_optimized(name, module)
 
 
+def _doubts(tpu: str) -> list[str]:
+  """What the tiles of another generation than the data set's are worth."""
+  return [] if tpu == DEFAULT_TPU else [
+      f"legal tiles, analytic time and pretrained model are a TPU "
+      f"{DEFAULT_TPU}'s; not checked for {tpu}"]
+
+
 def lowered(function: Union[str, Callable[..., Any]], arguments: Any,
             jax_python: str = '') -> bytes:
   """A function of JAX or TensorFlow as a serialized `HloModuleProto`.
@@ -159,7 +166,7 @@ def _from_program(name: str, content: bytes, program_format: str,
                   tpu: str) -> Source:
   return _from_compiled(
       name, lambda: tpu_compiler.compile_program(content, tpu, program_format),
-      [f'compiled for a TPU {tpu} by libtpu'])
+      [f'compiled for a TPU {tpu} by libtpu', *_doubts(tpu)])
 
 
 def _from_compiled(name: str,
