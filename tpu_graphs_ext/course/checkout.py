@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from tpu_graphs_ext import files
+from tpu_graphs_ext import children, files
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.stacks import versions
 
@@ -126,8 +126,8 @@ def working_copy(root: str, folder: str, models_py: str | None = None,
 
 def script_command(arguments: Sequence[str], root: str = '') -> list[str]:
   """Command of a script in a prepared Python; it may import from `root`."""
-  return [sys.executable, '-m', 'tpu_graphs_ext.course.run_script', root,
-          *arguments]
+  return children.command('from tpu_graphs_ext.course import run_script; '
+                          'run_script.main()', root, *arguments)
 
 
 def run_script(copy: str, arguments: Sequence[str], log: str) -> None:

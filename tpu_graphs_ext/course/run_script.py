@@ -1,9 +1,9 @@
 """Starts a script of the baseline, unchanged, on either stack.
 
-`python -m tpu_graphs_ext.course.run_script ROOT SCRIPT ARGS...` is what plain
-`python SCRIPT ARGS...` would be, but TensorFlow comes with Keras 2 (see
-`stacks.imports`). With ROOT, which may be empty, the script may lie outside of
-the checkout that it imports `tpu_graphs` from.
+`checkout.script_command` of ROOT SCRIPT ARGS... is what plain `python SCRIPT
+ARGS...` would be, but TensorFlow comes with Keras 2 (see `stacks.imports`).
+With ROOT, which may be empty, the script may lie outside of the checkout that
+it imports `tpu_graphs` from.
 """
 
 from __future__ import annotations
@@ -49,13 +49,9 @@ def main() -> None:
   """Becomes the script that the command line names."""
   root, path, *arguments = sys.argv[1:]
   sys.argv = [path, *arguments]
-  # As Python does it for a script; -m had put the working folder there.
-  sys.path[0] = os.path.dirname(os.path.abspath(path))
-  if root:
-    sys.path.insert(1, root)
+  # As Python does it for a script.
+  sys.path[:0] = filter(None, [
+      os.path.dirname(os.path.abspath(path)), root])
   quiet.ignore_saving_warning()
   runpy.run_path(path, run_name='__main__')
 
-
-if __name__ == '__main__':
-  main()

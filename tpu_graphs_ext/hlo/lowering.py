@@ -150,8 +150,12 @@ def _returned(target: str, name: str) -> tuple:
 
 
 def _import(target: str) -> Any:
-  """The object that 'module:name' or 'file.py:name' names."""
+  """The object that 'module:name' or 'file.py:name' names.
+
+  Only from here on is the working folder searched for modules.
+  """
   module_name, _, attribute = target.rpartition(':')
+  sys.path.insert(0, os.getcwd())
   try:
     module = (_run_file(module_name) if module_name.endswith('.py')
               else importlib.import_module(module_name))

@@ -13,22 +13,20 @@ import sys
 import tempfile
 from typing import Any, Optional
 
+from tpu_graphs_ext import children
 from tpu_graphs_ext.errors import UserError, how_to_install, reason_of
 from tpu_graphs_ext.hlo import libtpu, lowering
 
 COMPILE_SECONDS = 1800.0  # A training step takes 75 s on a free core.
 _REFUSED = 3  # Exit code: the output is the reason.
-_START = ('import sys; sys.path.append(sys.argv[1]); '
+_START = ('sys.path.append(sys.argv[1]); '
           f'from {__name__} import _main; sys.exit(_main(sys.argv[2]))')
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def lower_named(target: str, arguments: str,
                 jax_python: str = '') -> bytes:
-  """`lowering.lower_named` in a process of this Python or another with JAX.
-
-  It looks for the module in the working folder first.
-  """
+  """`lowering.lower_named` in a process of this Python or another with JAX."""
   return _run('lower', [target, arguments], python=jax_python)
 
 
@@ -49,14 +47,12 @@ def _run(job: str, arguments: list[Any], content: bytes = b'',
     environment = {**os.environ, 'JAX_PLATFORMS': 'cpu'}
     if compiles:
       environment.update(libtpu.ENVIRONMENT, TMPDIR=folder)
-    if not python:
-      environment['PYTHONPATH'] = os.pathsep.join(filter(None, sys.path))
     # Another Python may see this package, but no other folder beside it.
     os.symlink(_PACKAGE, os.path.join(folder, 'tpu_graphs_ext'))
     try:
       done = subprocess.run(
-          [os.path.expanduser(python) or sys.executable, '-c', _START, folder,
-           json.dumps([job, arguments])],
+          children.command(_START, folder, json.dumps([job, arguments]),
+                           python=python),
           input=content, capture_output=True, check=False, env=environment,
           timeout=seconds, cwd=folder if compiles else None)
     except subprocess.TimeoutExpired as error:

@@ -12,16 +12,20 @@ import itertools
 import logging
 import multiprocessing
 import os
+import pickle
+import queue
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError, Future
-from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
+from tpu_graphs_ext import children
 from tpu_graphs_ext.engine import threads
 from tpu_graphs_ext.errors import UserError, how_to_install, reason_of
 
@@ -56,7 +60,7 @@ def run(function: Callable[[Any], Any], items: Iterable[tuple[str, Any]], *,
     workers: tasks at a time. 0: one on this machine; on a cluster, one for
       each of its workers.
     scheduler: address of a Dask scheduler, such as tcp://10.0.0.5:8786; '':
-      processes of this machine, started by spawn.
+      processes of this machine.
 
   Raises UserError if the scheduler cannot be reached, has no workers or goes
   away, or Dask is not installed.
@@ -107,7 +111,7 @@ def _result(future: Future) -> tuple[Any, str]:
     return future.result()
   except CancelledError:  # By a scheduler that went away.
     raise
-  except BrokenProcessPool:
+  except _DiedError:
     return None, died(TRIES)
   except Exception as error:  # Dask's KilledWorker, or one of pickling.
     times = getattr(error, 'allowed_failures', None)
@@ -116,55 +120,96 @@ def _result(future: Future) -> tuple[Any, str]:
 
 @contextlib.contextmanager
 def _processes(workers: int) -> Iterator[tuple[Callable, Callable]]:
-  """Threads, each with a pool of one process: a pool breaks if one dies.
+  """Threads, each with a process of its own.
 
   Yields `submit` as of an executor, and the number of items at a time.
   """
-  # A fork would have TensorFlow's locks, but not its threads.
-  context = multiprocessing.get_context('spawn')
-  reader, writer = context.Pipe(duplex=False)
-  own, pools = threading.local(), []
+  place, every, is_over = threading.local(), [], threading.Event()
 
   def call(*task):
     for tries_left in reversed(range(TRIES)):
-      if getattr(own, 'pool', None) is None:
-        own.pool = concurrent.futures.ProcessPoolExecutor(
-            1, mp_context=context, initializer=_begin,
-            initargs=(reader, workers))
-        pools.append(own.pool)
+      if getattr(place, 'process', None) is None:
+        place.process = _Process(workers)
+        every.append(place.process)
+        if is_over.is_set():
+          place.process.kill()
       try:
-        return own.pool.submit(*task).result()
-      except BrokenProcessPool:
-        own.pool = None
-        if not tries_left or writer.closed:
-          raise
+        return place.process.call(task)
+      except (EOFError, OSError) as error:
+        place.process = None
+        if not tries_left or is_over.is_set():
+          raise _DiedError from error
 
   executor = concurrent.futures.ThreadPoolExecutor(workers)
   try:
     yield functools.partial(executor.submit, call), lambda: workers
   finally:
-    writer.close()  # Ends every process, whatever it is doing.
+    is_over.set()
+    for process in every:
+      process.kill()  # Whatever it is doing.
     executor.shutdown(cancel_futures=True)
-    for pool in pools:
-      pool.shutdown()
-    reader.close()
+    for process in every:
+      process.kill()
 
 
-def _begin(reader: Any, workers: int) -> None:
-  """Prepares a process, which ends when its starter closes the pipe or dies."""
-  def end() -> None:
-    with contextlib.suppress(EOFError, OSError):
-      reader.recv()
-    os._exit(1)
+class _DiedError(Exception):
+  """A process has died, as often as it was tried."""
 
+
+class _Process:
+  """A process that calls functions, and ends with the one that started it.
+
+  Not one of multiprocessing's, whose modules Python looks for in the working
+  folder. A fork would have TensorFlow's locks, but not its threads.
+  """
+
+  def __init__(self, workers: int):
+    self._connection, other = multiprocessing.Pipe()
+    handle = other.fileno()
+    self._process = subprocess.Popen(
+        children.command(f'from {__name__} import _work; '
+                         f'_work({handle}, {workers})'),
+        pass_fds=[handle], stdin=subprocess.DEVNULL)
+    other.close()
+
+  def call(self, task: tuple) -> Any:
+    """The result of a function and its arguments.
+
+    Raises EOFError or OSError if the process dies.
+    """
+    self._connection.send(task)
+    return self._connection.recv()
+
+  def kill(self) -> None:
+    self._process.kill()
+    self._process.wait()
+
+
+def _work(handle: int, workers: int) -> None:
+  """In a process: calls what it is sent, until its starter dies."""
   # Ctrl-C goes to all processes of a terminal; the first one decides.
   signal.signal(signal.SIGINT, signal.SIG_IGN)
   # As in a new program; whoever started this one may ignore it.
   signal.signal(signal.SIGTERM, signal.SIG_DFL)
-  # tqdm's own lock is a semaphore, which `os._exit` would leave behind.
+  # tqdm's own lock starts a process of multiprocessing's on some systems.
   tqdm.set_lock(threading.RLock())
-  threading.Thread(target=end, daemon=True).start()
   threads.divide(workers)
+  connection, tasks = Connection(handle), queue.SimpleQueue()
+
+  def receive() -> None:
+    with contextlib.suppress(EOFError, OSError):
+      while True:
+        tasks.put(connection.recv_bytes())
+    os._exit(1)
+
+  threading.Thread(target=receive, daemon=True).start()
+  while True:
+    try:
+      function, *arguments = pickle.loads(tasks.get())
+      content = pickle.dumps(function(*arguments))
+    except Exception as error:  # Of pickling.
+      content = pickle.dumps((None, _described(error)))
+    connection.send_bytes(content)
 
 
 @contextlib.contextmanager
