@@ -11,6 +11,7 @@ from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import (
   features,
   libtpu,
+  programs,
   protos,
   subprocesses,
   tpu_compiler,
@@ -110,17 +111,19 @@ def test_positions_are_those_of_the_header():
 
 # In the process, in place of libtpu.
 FAKE = '''
-import os, time
+import os, sys, time
 from tpu_graphs_ext.hlo import libtpu
 class Compiler:
   def __init__(self, library, topology):
     pass
-  def compile(self, program, program_format):
+  def compile(self, program, program_format, options):
     print('printed', flush=True)
     if program == b'bad':
       raise libtpu.PjrtError('no\\n shape')
     if program == b'abort':
-      print('F0000 Check failed: x\\nthe stack', file=sys.stderr, flush=True)
+      print('E0101 12:00:00.5  77 topology.cc:9] Check failed: x\\n'
+            '*** the stack\\nF0101 12:00:01.5  77 RAW: Raising signal 6',
+            file=sys.stderr, flush=True)
       os.abort()
     if program == b'hang':
       time.sleep(60)
@@ -135,12 +138,13 @@ def test_a_compiler_that_refuses_ends_or_hangs(monkeypatch):
 
   def compiled(program):
     return subprocesses.compile_program(
-        'unused', 'unused', program, 'mlir', 3 if program == b'hang' else 60)
+        'unused', 'unused', program, 'mlir',
+        seconds=3 if program == b'hang' else 60)
 
   assert compiled(b'a' * 200_000) == b'mlir' + b'a' * 200_000
   for program, message in (
       (b'bad', r'refuses it \(no shape\)'),
-      (b'abort', r'ended with code -6 \(F0000 Check failed: x\)'),
+      (b'abort', r'ended with code -6 \(topology.cc:9] Check failed: x\)'),
       (b'hang', 'more than 3 s')):
     with pytest.raises(UserError, match=message):
       compiled(program)
@@ -161,16 +165,17 @@ def test_generation_and_library_that_are_missing(monkeypatch):
 
 
 def test_pallas_kernels_of_another_jax(monkeypatch):
-  def refuse(*_):
+  def refuse(*_, **__):
     raise UserError('the compiler refuses it (locations)')
 
-  monkeypatch.setattr(tpu_compiler, 'library', lambda: 'unused')
+  monkeypatch.setattr(libtpu, 'library', lambda: 'unused')
   monkeypatch.setattr(subprocesses, 'compile_program', refuse)
   with pytest.raises(UserError, match=r'locations\)$'):
-    tpu_compiler.compile_program(b'sine', 'v3')
+    tpu_compiler.compile_program(programs.Program(b'sine', 'hlo'), 'v3')
   with pytest.raises(UserError, match=r'libtpu of the JAX '
                      r'that lowers them: name that one in TPU_GRAPHS_EXT_LIB'):
-    tpu_compiler.compile_program(b'.. tpu_custom_call ..', 'v3')
+    tpu_compiler.compile_program(
+        programs.Program(b'.. tpu_custom_call ..', 'hlo'), 'v3')
 
 
 # tanh(a @ b), then a loop of five trips over sine.
@@ -202,7 +207,8 @@ func.func @main(%a: tensor<128x256xf32>, %b: tensor<256x256xf32>)
 @needs_libtpu
 def test_every_generation_compiles():
   for generation in libtpu.GENERATIONS:
-    program = tpu_compiler.compile_program(PROGRAM, generation, 'mlir')
+    program = tpu_compiler.compile_program(
+        programs.Program(PROGRAM, 'mlir'), generation)
     runs = {kernel.module.name: kernel.runs for kernel in program.kernels}
     assert runs['sine.2'] == 5 and program.open_loops == 0, generation
     windows = [kernel.window for kernel in program.kernels if kernel.window]
@@ -210,4 +216,5 @@ def test_every_generation_compiles():
             for window in windows] == [(2, 2), (2, 0)], generation
     assert all(500 < window.cycles < 10_000 for window in windows)
   with pytest.raises(UserError, match=r'refuses it .*garbage'):
-    tpu_compiler.compile_program(b'garbage', 'v3', 'mlir')
+    tpu_compiler.compile_program(
+        programs.Program(b'garbage', 'mlir'), 'v3')

@@ -116,6 +116,17 @@ def test_nodes_and_tiles_outside_the_training_data_are_named(
       each['table'] for each in wide.to_json()['kernels'][0]['unfamiliar']}
 
 
+def test_a_window_of_another_tensor_is_not_a_default(found):
+  for bounds, default_from in (((9, 2), kernel_sources.FROM_TIME),
+                               ((2, 2), kernel_sources.FROM_COMPILER)):
+    ranking = rank_kernel(ranker_of(found), dataclasses.replace(
+        found, window=tpu_compiler.Window(bounds, (), None)), 1)
+    assert ranking.default_from == default_from
+    assert (ranking.default.tile.output_bounds == (2, 2)) or ranking.notes == [
+        "the compiler's tile, output [9, 2], kernel [], belongs to another "
+        'tensor than the one that is tiled here']
+
+
 def test_kernels_of_one_tile():
   found = found_of(elementwise([32, 256], opcode='reshape'))
   ranking = rank_kernel(ranker_of(found), found)

@@ -4,6 +4,7 @@ Every program takes one path: lowered or read to HLO, compiled through PJRT,
 split into kernels, featurized.
 
 lowering        a TensorFlow or JAX function -> HLO
+programs        a file of HLO or StableHLO -> what the compiler takes
 tpu_compiler    HLO -> kernels and their tiles, by Google's TPU compiler
 loops           how often the computations of a program run
 libtpu          that compiler: the TPUs it knows, where it is, its C API

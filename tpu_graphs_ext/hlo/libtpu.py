@@ -9,7 +9,11 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import math
 import os
+import re
+from collections.abc import Sequence
+from typing import NamedTuple, Union
 
 from tpu_graphs_ext.errors import UserError, how_to_install
 
@@ -33,21 +37,91 @@ FUNCTIONS = {
 }
 # struct_size, extension_start, and a version of 24 bytes: one whole struct.
 _TABLE_OFFSET = 40
-# A serialized CompileOptionsProto (xla/pjrt/proto/compile_options.proto), which
-# TensorFlow has no class for. Field 3, 15 bytes: device_ordinal (field 1) -1,
-# num_replicas (4) 1, num_partitions (5) 1.
-_ONE_DEVICE = b'\x1a\x0f\x08' + 9 * b'\xff' + b'\x01\x20\x01\x28\x01'
 
 
-GENERATIONS = ('v2', 'v3', 'v4', 'v5e', 'v5p', 'v6e', 'v7x')
+class Generation(NamedTuple):
+  """How libtpu names machines of a TPU generation."""
+  topology: str  # The first part of the name.
+  devices: int  # XLA's devices of each chip.
+  axes: int  # Dimensions that a larger slice grows along.
+  hbm_gib: int  # Main memory of a device.
 
 
-def topology_of(tpu: str) -> str:
-  """libtpu's name for the smallest machine of a generation, or a UserError."""
-  if tpu not in GENERATIONS:
-    raise UserError(f'{tpu!r} is not a TPU generation that libtpu compiles '
+# Sizes: https://cloud.google.com/tpu/docs/system-architecture-tpu-vm.
+GENERATIONS = {
+    'v2': Generation('v2', 2, 2, 8), 'v3': Generation('v3', 2, 2, 16),
+    'v4': Generation('v4', 1, 3, 32), 'v5e': Generation('v5e', 1, 2, 16),
+    'v5p': Generation('v5p', 1, 3, 95), 'v6e': Generation('v6e', 1, 2, 32),
+    'v7x': Generation('tpu7x', 2, 3, 96)}
+# As Google Cloud and JAX write them, without 'TPU', 'v' and a number of chips.
+_OTHER_NAMES = {'5litepod': '5e', '5lite': '5e', '5': '5p', '6lite': '6e',
+                '6': '6e', '7': '7x'}
+
+
+def generation(name: str) -> str:
+  """A key of `GENERATIONS`, also for '7x', 'v5litepod-8' or 'TPU v6 lite'.
+
+  Raises UserError if the name is of none.
+  """
+  short = re.fullmatch(r'(?:tpu)?v?(\d\w*?)(?:-\d+)?', re.sub(
+      r'[\s_]', '', name.lower()))
+  short = short and 'v' + _OTHER_NAMES.get(short[1], short[1])
+  if short not in GENERATIONS:
+    raise UserError(f'{name!r} is not a TPU generation that libtpu compiles '
                     f'for; choose from {", ".join(GENERATIONS)}')
-  return f'{tpu.replace("v7", "tpu7")}:2x2x1'
+  return short
+
+
+def topology_of(tpu: str, devices: int = 1) -> str:
+  """libtpu's name for a machine with so many devices, or a UserError."""
+  machine = GENERATIONS[generation(tpu)]
+  chips = [2, 2, 1]  # The smallest.
+  while math.prod(chips) * machine.devices < devices:
+    axis = min(range(machine.axes), key=chips.__getitem__)
+    chips[axis] *= 2
+  return f'{machine.topology}:{"x".join(map(str, chips))}'
+
+
+def field(number: int, value: Union[int, bytes]) -> bytes:
+  """One field of a serialized message: a whole number, or bytes."""
+  def varint(rest: int) -> bytes:
+    rest, written = rest % 2**64, b''
+    while rest > 127:
+      written += bytes([rest & 127 | 128])
+      rest >>= 7
+    return written + bytes([rest])
+
+  if isinstance(value, int):
+    return varint(number << 3) + varint(value)
+  return varint(number << 3 | 2) + varint(len(value)) + value
+
+
+def device_assignment(replicas: int, partitions: int) -> bytes:
+  """A serialized DeviceAssignmentProto: the devices in order."""
+  return field(1, replicas) + field(2, partitions) + b''.join(
+      field(3, b''.join(field(1, replica * partitions + partition)
+                        for replica in range(replicas)))
+      for partition in range(partitions))
+
+
+def compile_options(replicas: int = 1, partitions: int = 1,
+                    shardy: bool = False, parameters: Sequence[bytes] = (),
+                    result: bytes = b'') -> bytes:
+  """A serialized CompileOptionsProto (xla/pjrt/proto/compile_options.proto).
+
+  Args:
+    replicas, partitions: of the program; XLA splits it for the latter.
+    shardy: whether its shardings are written in Shardy.
+    parameters, result: serialized `ShapeProto`s whose layouts to keep.
+  """
+  build = field(1, -1)  # device_ordinal.
+  if result:
+    build += field(2, result)
+  build += field(4, replicas) + field(5, partitions)
+  if replicas * partitions > 1:
+    build += field(6, partitions > 1) + field(9, device_assignment(
+        replicas, partitions)) + field(19, shardy)
+  return b''.join(field(1, shape) for shape in parameters) + field(3, build)
 
 
 def library() -> str:
@@ -89,18 +163,18 @@ class Compiler:
         name: signature(table[place]) for name, place in FUNCTIONS.items()}
     self._call('PJRT_Plugin_Initialize', _struct())
     name = topology.encode()
-    found = _struct(*_text(name), 0, 0, 0)
-    self._call('PJRT_TopologyDescription_Create', found)
-    self._topology = found[-1]
+    created = _struct(*_text(name), 0, 0, 0)
+    self._call('PJRT_TopologyDescription_Create', created)
+    self._topology = created[-1]
 
   def compile(self, program: bytes, program_format: str,
-              options: bytes = _ONE_DEVICE) -> bytes:
-    """Compiles a program for one device.
+              options: bytes = b'') -> bytes:
+    """Compiles a program.
 
     Args:
       program: StableHLO, or a serialized `HloModuleProto`.
       program_format: 'mlir', or 'hlo'.
-      options: a serialized `CompileOptionsProto`.
+      options: see `compile_options`; empty: for one device.
 
     Returns a serialized `HloModuleProtoWithConfig`, the optimised program. Its
     first field is the module, so it parses as an `HloProto` too.
@@ -109,15 +183,16 @@ class Compiler:
     """
     form = program_format.encode()
     source = _struct(*_text(program), *_text(form))
+    options = options or compile_options()
     compiled = _struct(self._topology, ctypes.addressof(source),
                        *_text(options), 0, 0)
     self._call('PJRT_Compile', compiled)
     result = _struct(0, 0, 0, 0)
-    found = _struct(compiled[-1], ctypes.addressof(result))
-    self._call('PJRT_Executable_OptimizedProgram', found)  # The size.
+    optimized = _struct(compiled[-1], ctypes.addressof(result))
+    self._call('PJRT_Executable_OptimizedProgram', optimized)  # The size.
     code = ctypes.create_string_buffer(result[3])
     result[2] = ctypes.addressof(code)
-    self._call('PJRT_Executable_OptimizedProgram', found)
+    self._call('PJRT_Executable_OptimizedProgram', optimized)
     return code.raw[:result[3]]
 
   def _call(self, name: str, arguments) -> None:

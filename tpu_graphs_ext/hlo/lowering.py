@@ -6,6 +6,8 @@ TPU's branch. Imports TensorFlow or JAX only to lower a function of theirs.
 
 from __future__ import annotations
 
+import ast
+import difflib
 import importlib
 import importlib.util
 import inspect
@@ -13,21 +15,30 @@ import operator
 import os
 import re
 import sys
-from typing import Any, Callable
+import types
+from collections.abc import Iterator
+from typing import Any, Callable, Optional
 
 from tpu_graphs_ext.errors import UserError, how_to_install, reason_of
+from tpu_graphs_ext.files import open_ordinary
+from tpu_graphs_ext.hlo import libtpu
 
-# XLA's name of an element type -> NumPy's.
+# XLA's name of an element type -> NumPy's, which may be written too.
 _TYPES = {'f32': 'float32', 'f16': 'float16', 'bf16': 'bfloat16',
-          'f64': 'float64', 'pred': 'bool', 's8': 'int8', 's16': 'int16',
-          's32': 'int32', 's64': 'int64', 'u8': 'uint8', 'u16': 'uint16',
-          'u32': 'uint32', 'u64': 'uint64', 'f8e4m3fn': 'float8_e4m3fn',
-          'f8e5m2': 'float8_e5m2'}
-_SHAPE = re.compile(r'([a-z][a-z\d]*)\[\s*((?:\d+(?:\s*,\s*\d+)*)?)\s*\]')
-# A function's name, with its module or without.
-_NAME = re.compile(r'([\w./~-]+:)?[A-Za-z_][\w.]*')
-# Libraries on top of JAX: modules that use them may not import JAX itself.
-_JAX_LIBRARIES = frozenset({'jax', 'flax', 'haiku', 'equinox', 'optax'})
+          'f64': 'float64', 'pred': 'bool', 's4': 'int4', 's8': 'int8',
+          's16': 'int16', 's32': 'int32', 's64': 'int64', 'u4': 'uint4',
+          'u8': 'uint8', 'u16': 'uint16', 'u32': 'uint32', 'u64': 'uint64',
+          'f8e4m3fn': 'float8_e4m3fn', 'f8e5m2': 'float8_e5m2',
+          'c64': 'complex64'}
+_NAMES = {**_TYPES, **{name: name for name in _TYPES.values()}}
+_SHAPE = re.compile(r'([a-z]\w*)\[\s*((?:\d+(?:\s*,\s*\d+)*)?)\s*\]')
+# A function's name, with its module or the path of its file, or without.
+_NAME = re.compile(r'(?:.+:)?[A-Za-z_][\w.]*')
+# Those whose functions and modules JAX compiles, and TensorFlow.
+_JAX_LIBRARIES = frozenset({'jax', 'jaxlib', 'flax', 'haiku', 'equinox',
+                            'optax', 'penzai'})
+_TF_LIBRARIES = frozenset({'tensorflow', 'keras', 'tf_keras'})
+_ASSIGNMENT = 15  # Field `device_assignment` of HloModuleProto.
 
 
 def names_function(name: str) -> bool:
@@ -41,14 +52,83 @@ def parse_shapes(text: str) -> list[tuple[str, list[int]]]:
 
   Raises UserError if it is not a list of shapes, or names an unknown type.
   """
-  found = [(name, [int(size) for size in re.findall(r'\d+', sizes)])
-           for name, sizes in _SHAPE.findall(text)]
+  shapes = [(name, [int(size) for size in re.findall(r'\d+', sizes)])
+            for name, sizes in _SHAPE.findall(text)]
   if _SHAPE.sub('', text).strip(' ,;\t\n') or not all(
-      name in _TYPES for name, _ in found):
+      name in _NAMES for name, _ in shapes):
     raise UserError(f'--shapes={text}: cannot be read; write, for example, '
                     '"f32[512,1024] bf16[1024,4096]", or name a function that '
                     f'returns the arguments. The types are {", ".join(_TYPES)}')
-  return found
+  return shapes
+
+
+def require_names(target: str, arguments: str, jax_python: str = '') -> None:
+  """Raises a UserError for names that are wrong, and for forgotten shapes.
+
+  Runs nothing of the user's: it looks for the file and reads it.
+  """
+  if not is_name(arguments):
+    parse_shapes(arguments)
+  module, _, name = target.rpartition(':')
+  path = os.path.expanduser(
+      module if module.endswith('.py') else module.replace('.', os.sep) + '.py')
+  if not os.path.isfile(path):
+    package = module.split('.')[0]
+    if module.endswith('.py'):
+      raise UserError(f'{target}: no such file: {module}')
+    if not jax_python and not _is_installed(package):
+      raise UserError(f'{target}: there is no module {package!r} in '
+                      f'{os.getcwd()} or PYTHONPATH')
+    return
+  try:
+    with open_ordinary(path) as file:
+      tree = ast.parse(file.read())
+  except (OSError, SyntaxError, ValueError):
+    return  # Python says it better when it imports the file.
+  names = _defined(tree)
+  for wanted in (name, arguments.strip() if is_name(arguments) else ''):
+    first = wanted.split('.')[0]
+    if names is not None and first and ':' not in first and first not in names:
+      similar = difflib.get_close_matches(first, names, 1)
+      raise UserError(f'{target}: {module} has no {first!r}' + (
+          f'; did you mean {similar[0]!r}?' if similar else ''))
+  if not arguments and (missing := _arguments(tree, name)):
+    raise UserError(
+        f'{target} takes {", ".join(missing)}: give their shapes with '
+        "--shapes, as in 'f32[512,1024] bf16[1024]', or the name of a function "
+        'that returns the arguments')
+
+
+def _is_installed(package: str) -> bool:
+  try:
+    return any(os.path.exists(each) for each in (package, package + '.py')
+               ) or importlib.util.find_spec(package) is not None
+  except (ImportError, ValueError):
+    return False
+
+
+def _defined(tree: ast.Module) -> Optional[set[str]]:
+  """The names that a file defines anywhere; None if it may define any."""
+  names = set()
+  for node in ast.walk(tree):
+    if isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef)):
+      names.add(node.name)
+    elif isinstance(node, ast.Name):
+      names.add(node.id)
+    elif isinstance(node, ast.alias):
+      names.add(node.asname or node.name.split('.')[0])
+  free = {'*', '__getattr__', 'globals', 'exec', 'setattr', 'vars'}
+  return None if names & free else names
+
+
+def _arguments(tree: ast.Module, name: str) -> list[str]:
+  """Arguments without defaults of a function without decorators."""
+  for node in tree.body:
+    if (isinstance(node, ast.FunctionDef) and node.name == name
+        and not node.decorator_list):
+      names = [each.arg for each in (*node.args.posonlyargs, *node.args.args)]
+      return names[:len(names) - len(node.args.defaults)]
+  return []
 
 
 def lower_named(target: str, arguments: str) -> bytes:
@@ -57,63 +137,174 @@ def lower_named(target: str, arguments: str) -> bytes:
   `arguments` are shapes, or the name of a function that returns them, in the
   same module or as 'module:name'.
   """
-  name = arguments.strip()
-  is_function = bool(_NAME.fullmatch(name)) and name not in _TYPES
-  shapes = [] if is_function else parse_shapes(arguments)
+  shapes = None if is_name(arguments) else parse_shapes(arguments)
   function = _import(target)
-  return lower(function, _returned(target, name) if is_function
-               else arguments_of_shapes(function, shapes), target)
+  return lower(function, _returned(target, arguments.strip())
+               if shapes is None else arguments_of_shapes(function, shapes),
+               target)
+
+
+def is_name(arguments: str) -> bool:
+  """Whether these name a function that returns them, and are no shapes."""
+  name = arguments.strip()
+  return bool(_NAME.fullmatch(name)) and name not in _NAMES
 
 
 def arguments_of_shapes(function: Callable, shapes: list) -> tuple:
   """What `parse_shapes` returns -> abstract arguments for `lower`."""
   if is_jax(function):
     import jax
-    return tuple(jax.ShapeDtypeStruct(tuple(sizes), _TYPES[name])
+    return tuple(jax.ShapeDtypeStruct(tuple(sizes), _NAMES[name])
                  for name, sizes in shapes)
   import tensorflow as tf
-  return tuple(tf.TensorSpec(sizes, tf.as_dtype(_TYPES[name]))
+  return tuple(tf.TensorSpec(sizes, tf.as_dtype(_NAMES[name]))
                for name, sizes in shapes)
 
 
-def lower(function: Callable, arguments: tuple, name: str = '') -> bytes:
+def lower(function: Any, arguments: tuple, name: str = '') -> bytes:
   """A TensorFlow or JAX function as a serialized `HloModuleProto`.
 
-  `arguments` are arrays, `jax.ShapeDtypeStruct`s or `tf.TensorSpec`s, nested as
-  you like; empty for a `tf.function` with an input signature.
+  The function may be a module of Keras, Equinox, Flax or Haiku, and what
+  `jax.jit(...).lower(...)` returns. `arguments` are arrays,
+  `jax.ShapeDtypeStruct`s or `tf.TensorSpec`s, nested as you like; empty for a
+  `tf.function` with an input signature. Anything else in them is static, such
+  as numbers and the functions in a module. Shardings of JAX are kept: the
+  module then has a device assignment.
 
   Raises UserError, which names the function, if it cannot be lowered.
   """
   name = name or getattr(function, '__name__', type(function).__name__)
-  arguments = tuple(arguments or getattr(function, 'input_signature', None)
-                    or ())
-  of_jax = is_jax(function)
+  arguments = tuple(arguments or _signature(function))
+  of_jax = is_jax(function, arguments)
   try:
     return (_lower_jax if of_jax else _lower_tensorflow)(function, arguments)
   except Exception as error:  # The user's function may raise anything.
+    if isinstance(error, UserError):
+      raise UserError(f'{name}: {error}') from error
     shown = ', '.join(str(argument)[:60] for argument in arguments[:6])
+    hint = ('; a callback such as jax.pure_callback or io_callback leaves the '
+            'TPU: take it out' if 'lowering platform' in str(error) else '')
     raise UserError(
         f'{name}: {"JAX" if of_jax else "XLA"} cannot compile it for the '
         f'arguments {shown or "(none; give --shapes)"} '
-        f'({type(error).__name__}: {reason_of(error)})') from error
+        f'({type(error).__name__}: {reason_of(error)}){hint}') from error
+
+
+def _signature(function) -> tuple:
+  """The arguments that a `tf.function` or a Keras model declares."""
+  declared = getattr(function, 'input_signature', None)
+  if declared is None and hasattr(function, 'get_config'):
+    import tensorflow as tf
+    declared = [tf.TensorSpec(each.shape, each.dtype)
+                for each in getattr(function, 'inputs', None) or ()]
+    declared = [declared] if len(declared) > 1 else declared
+  return declared or ()
 
 
 def _lower_jax(function, arguments: tuple) -> bytes:
+  if hasattr(function, 'compiler_ir'):  # `jax.stages.Lowered`.
+    return _serialized(function)
   import jax
+  _pass_over_prints()
+  leaves, structure = jax.tree_util.tree_flatten(arguments)
+  places = [place for place, leaf in enumerate(leaves)
+            if hasattr(leaf, 'shape') and hasattr(leaf, 'dtype')]
+  abstract = [_abstract(leaves[place]) for place in places]
+  if type(function).__module__.split('.')[0] in ('jax', 'jaxlib') and all(
+      place in places or isinstance(leaf, (bool, int, float, complex))
+      for place, leaf in enumerate(leaves)):
+    given = list(leaves)
+    for place, leaf in zip(places, abstract):
+      given[place] = leaf
+    arguments = jax.tree_util.tree_unflatten(structure, given)
+    return _serialized(_for_tpu(function, arguments))
 
-  def abstract(leaf):
-    if hasattr(leaf, 'shape') and hasattr(leaf, 'dtype'):
-      return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
-    return leaf  # A number, or a static argument.
+  def flat(*arrays):
+    given = list(leaves)
+    for place, array in zip(places, arrays):
+      given[place] = array
+    returned = function(*jax.tree_util.tree_unflatten(structure, given))
+    return [leaf for leaf in jax.tree_util.tree_leaves(returned)
+            if hasattr(leaf, 'dtype')]  # A module has functions too.
 
-  if not hasattr(function, 'lower'):
-    function = jax.jit(function)
-  arguments = jax.tree_util.tree_map(abstract, arguments)
-  if hasattr(function, 'trace'):
-    low = function.trace(*arguments).lower(lowering_platforms=('tpu',))
-  else:  # JAX before 0.4.31.
-    low = function.lower(*arguments)
-  return low.compiler_ir(dialect='hlo').as_serialized_hlo_module_proto()
+  flat.__name__ = getattr(function, '__name__', type(function).__name__)
+  return _serialized(_for_tpu(jax.jit(flat), abstract))
+
+
+def _abstract(leaf):
+  import jax
+  sharding = getattr(leaf, 'sharding', None)
+  # An array in one place is not meant to stay there.
+  if isinstance(sharding, jax.sharding.NamedSharding):
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+  return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
+
+
+def _for_tpu(jitted, arguments):
+  """A `jax.stages.Lowered`."""
+  if hasattr(jitted, 'trace'):
+    return jitted.trace(*arguments).lower(lowering_platforms=('tpu',))
+  return jitted.lower(*arguments)  # JAX before 0.4.31.
+
+
+def _serialized(lowered) -> bytes:
+  """HLO, with a device assignment if it is for several devices."""
+  attributes = lowered.compiler_ir('stablehlo').operation.attributes
+  replicas, partitions = (
+      attributes[name].value if name in attributes else 1
+      for name in ('mhlo.num_replicas', 'mhlo.num_partitions'))
+  hlo = lowered.compiler_ir('hlo').as_serialized_hlo_module_proto()
+  if replicas * partitions == 1:
+    return hlo
+  return hlo + libtpu.field(
+      _ASSIGNMENT, libtpu.device_assignment(replicas, partitions))
+
+
+def _pass_over_prints() -> None:
+  """Lowers `jax.debug.print` and `callback` to nothing, as no TPU is here."""
+  def nothing(context, *_, **__):
+    context.set_tokens_out(context.tokens_in)
+    return []
+
+  try:
+    from jax._src import debugging
+    from jax._src.interpreters import mlir
+  except ImportError:  # Not promised; without it JAX refuses such functions.
+    return
+  for name in ('debug_callback_p', 'debug_print_p'):
+    if hasattr(debugging, name):
+      mlir.register_lowering(getattr(debugging, name), nothing, platform='tpu')
+
+
+def converted(content: bytes) -> bytes:
+  """HLO text as a serialized `HloModuleProto`; StableHLO bytecode as text.
+
+  Needs jaxlib, and for bytecode JAX. Raises UserError without them, and if the
+  content cannot be read.
+  """
+  try:
+    if not content.startswith(b'ML\xefR'):
+      try:
+        from jaxlib import _hlo as library
+      except ImportError:  # Before jaxlib 0.9.
+        from jaxlib.xla_client import _xla as library
+      return library.hlo_module_from_text(
+          content.decode(errors='replace')).as_serialized_hlo_module_proto()
+    from jax._src.interpreters import mlir
+    from jaxlib.mlir import ir
+    from jaxlib.mlir.dialects import stablehlo
+    with mlir.make_ir_context() as context:
+      if content[4:].startswith(b'\rStableHLO_v'):
+        return str(stablehlo.deserialize_portable_artifact(
+            context, content)).encode()
+      return str(ir.Module.parse(content)).encode()
+  except ImportError as error:
+    raise UserError(
+        f'jaxlib reads, but this Python has none: {how_to_install("jax")}, or '
+        'name the Python of an environment that has JAX with --jax_python; '
+        'XLA writes protobufs with --xla_dump_hlo_as_proto') from error
+  except Exception as error:  # Whatever XLA's parsers raise.
+    raise UserError(f'jaxlib cannot read ({reason_of(error)})') from error
 
 
 def _lower_tensorflow(function, arguments: tuple) -> bytes:
@@ -121,14 +312,22 @@ def _lower_tensorflow(function, arguments: tuple) -> bytes:
   # A tf.function is unwrapped: it may have been made without jit_compile.
   function = getattr(function, 'python_function', function)
   leaves = tf.nest.flatten(arguments)
+  for leaf in leaves:
+    shape = tf.TensorShape(getattr(leaf, 'shape', []))
+    if not shape.is_fully_defined():
+      sizes = 'unknown' if shape.rank is None else tuple(shape.as_list())
+      raise UserError(
+          f'an argument has the shape {sizes}, but a TPU compiles for whole '
+          'sizes: give one in the place of each None, such as the batch, with '
+          "--shapes 'f32[8,224,224,3]' or a tf.TensorSpec([8, 224, 224, 3])")
   tensors = {place: tf.TensorSpec(leaf.shape, leaf.dtype)
              for place, leaf in enumerate(leaves)
              if hasattr(leaf, 'shape') and hasattr(leaf, 'dtype')}
 
-  def flat(*given):  # XLA's compiler takes no nested specifications.
-    given = {**dict(enumerate(leaves)), **dict(zip(tensors, given))}
+  def flat(*values):  # XLA's compiler takes no nested specifications.
+    values = {**dict(enumerate(leaves)), **dict(zip(tensors, values))}
     return function(*tf.nest.pack_sequence_as(
-        arguments, list(given.values())))
+        arguments, list(values.values())))
 
   flat.__name__ = getattr(function, '__name__', 'function')
   return tf.function(flat, jit_compile=True).experimental_get_compiler_ir(
@@ -141,12 +340,13 @@ def _returned(target: str, name: str) -> tuple:
     name = f'{target.rpartition(":")[0]}:{name}'
   function = _import(name)
   try:
-    found = function()
+    arguments = function()
   except Exception as error:  # The user's function may raise anything.
     raise UserError(
         f'{name}: must return the arguments of {target} when called without '
         f'any ({type(error).__name__}: {reason_of(error)})') from error
-  return tuple(found) if isinstance(found, (tuple, list)) else (found,)
+  return tuple(arguments) if isinstance(arguments, (tuple, list)) else (
+      arguments,)
 
 
 def _import(target: str) -> Any:
@@ -185,15 +385,39 @@ def _run_file(path: str) -> Any:
   return sys.modules[name]
 
 
-def is_jax(function) -> bool:
-  """Whether JAX jitted the function, or its module imports JAX."""
-  owner = type(function).__module__.split('.')[0]
-  if owner in ('jax', 'jaxlib', 'tensorflow', 'keras', 'tf_keras'):
-    return owner.startswith('jax')
-  inner = inspect.unwrap(getattr(function, 'func', function))  # Of a partial.
+def is_jax(function, arguments: tuple = ()) -> bool:
+  """Whether JAX compiles it, by its arguments, its kind, or its module."""
+  roots = {type(leaf).__module__.split('.')[0] for leaf in _leaves(arguments)}
+  if bool(roots & _JAX_LIBRARIES) != bool(roots & _TF_LIBRARIES):
+    return bool(roots & _JAX_LIBRARIES)
+  inner = function
+  for _ in range(20):  # A jitted function of a partial of a module's method.
+    roots = {each.__module__.split('.')[0] for each in type(inner).__mro__}
+    roots.add(getattr(inner, '__globals__', {}).get(
+        '__name__', '').split('.')[0])
+    if roots & (_JAX_LIBRARIES | _TF_LIBRARIES):
+      return not roots & _TF_LIBRARIES
+    within = [getattr(inner, name, None)
+              for name in ('__self__', 'func', '__wrapped__')]
+    if isinstance(within[0], types.ModuleType) or not any(
+        each is not None for each in within):
+      break
+    inner = next(each for each in within if each is not None)
   names = {getattr(value, '__name__', '').split('.')[0]
-           for value in getattr(inner, '__globals__', {}).values()
+           for value in getattr(inspect.unwrap(getattr(
+               function, 'func', function)), '__globals__', {}).values()
            if type(value).__name__ in ('module', 'LazyLoader')}
   if not names & {'tensorflow', *_JAX_LIBRARIES}:
     names = sys.modules
   return 'tensorflow' not in names and not _JAX_LIBRARIES.isdisjoint(names)
+
+
+def _leaves(arguments: Any) -> Iterator[Any]:
+  """What is in nested tuples, lists and dicts."""
+  if isinstance(arguments, (tuple, list)):
+    for each in arguments:
+      yield from _leaves(each)
+  elif isinstance(arguments, dict):
+    yield from _leaves(list(arguments.values()))
+  else:
+    yield arguments

@@ -144,7 +144,7 @@ def as_module(module: Union[HloModuleProto, bytes],
 
 
 def read_hlo(path: str, content: bytes) -> HloModuleProto:
-  """The module in a serialized `HloModuleProto` or `HloProto`.
+  """The module in a serialized `HloModuleProto`, `HloProto` or `HloSnapshot`.
 
   Raises UserError if the content is something else, damaged or too large.
   """
@@ -152,6 +152,9 @@ def read_hlo(path: str, content: bytes) -> HloModuleProto:
   if not has_opcodes(module):
     wrapped = parse(HloProto, content)
     module = wrapped and wrapped.hlo_module
+  if not has_opcodes(module):
+    wrapped = parse(HloSnapshot, content)
+    module = wrapped and wrapped.hlo.hlo_module
   if not has_opcodes(module):
     raise UserError(
         f'{path}: its {len(content):,} bytes are not a whole HloModuleProto or '
@@ -168,12 +171,6 @@ def is_optimized(path: str, module: HloModuleProto) -> bool:
   return (module.HasField('schedule')
           or any(node.opcode == 'fusion' for node in nodes(module))
           or 'after_optimizations' in os.path.basename(path))
-
-
-def is_stablehlo(content: bytes) -> bool:
-  """Whether this is MLIR: bytecode, or text with StableHLO operations."""
-  return content.startswith(b'ML\xefR') or (
-      b'func.func' in content and b'stablehlo.' in content)
 
 
 def is_for_tpu(module: HloModuleProto) -> bool:

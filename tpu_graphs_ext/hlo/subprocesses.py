@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
-from typing import Any, Optional
+import time
+from typing import Any, Callable, Optional
 
 from tpu_graphs_ext import children
 from tpu_graphs_ext.errors import UserError, how_to_install, reason_of
@@ -21,6 +23,15 @@ COMPILE_SECONDS = 1800.0  # A training step takes 75 s on a free core.
 _REFUSED = 3  # Exit code: the output is the reason.
 _START = ('sys.path.append(sys.argv[1]); '
           f'from {__name__} import _main; sys.exit(_main(sys.argv[2]))')
+# libtpu's line of a failed check, or Python's last one, says why it ended.
+_FATAL = re.compile(
+    r'Check fail|RET_CHECK|Fatal|FATAL|Unimplemented|INVALID_ARG|INTERNAL:|'
+    r'RESOURCE_EXHAUSTED|not supported|LOG\(FATAL\)|^F\d{4} ')
+_NOISE = re.compile(r'^\s*(@|\*\*\*|PC:|#\d)|RAW: |coredump|0x[0-9a-f]{8}')
+_LOG_PREFIX = re.compile(r'^[A-Z]\d{4} [\d:.]+\s+\d+ ')
+Progress = Optional[Callable[[float], None]]  # Called with the seconds taken.
+_POLL_SECONDS = 0.5
+_running: set[subprocess.Popen] = set()
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
@@ -30,16 +41,32 @@ def lower_named(target: str, arguments: str,
   return _run('lower', [target, arguments], python=jax_python)
 
 
+def convert(content: bytes, jax_python: str = '') -> bytes:
+  """`lowering.converted` in such a process."""
+  return _run('convert', [], content, jax_python)
+
+
 def compile_program(library: str, topology: str, program: bytes,
-                    program_format: str = 'hlo',
-                    seconds: float = COMPILE_SECONDS) -> bytes:
-  """`libtpu.Compiler.compile` in a process, or a UserError."""
-  return _run('compile', [library, topology, program_format], program,
-              seconds=seconds)
+                    program_format: str = 'hlo', options: bytes = b'',
+                    seconds: float = COMPILE_SECONDS,
+                    progress: Progress = None) -> bytes:
+  """`libtpu.Compiler.compile` in a process, or a UserError.
+
+  `progress` is called about twice a second, with the seconds taken.
+  """
+  return _run('compile', [library, topology, program_format, options.hex()],
+              program, seconds=seconds, progress=progress)
+
+
+def end_all() -> None:
+  """Ends the processes that run now; who waits for them gets a UserError."""
+  for process in list(_running):
+    process.kill()
 
 
 def _run(job: str, arguments: list[Any], content: bytes = b'',
-         python: str = '', seconds: Optional[float] = None) -> bytes:
+         python: str = '', seconds: Optional[float] = None,
+         progress: Progress = None) -> bytes:
   """Calls a function of `_JOBS` in this Python or another with JAX."""
   compiles = job == 'compile'
   with tempfile.TemporaryDirectory(prefix='tpu_graphs_ext') as folder:
@@ -50,26 +77,53 @@ def _run(job: str, arguments: list[Any], content: bytes = b'',
     # Another Python may see this package, but no other folder beside it.
     os.symlink(_PACKAGE, os.path.join(folder, 'tpu_graphs_ext'))
     try:
-      done = subprocess.run(
+      process = subprocess.Popen(
           children.command(_START, folder, json.dumps([job, arguments]),
-                           python=python),
-          input=content, capture_output=True, check=False, env=environment,
-          timeout=seconds, cwd=folder if compiles else None)
-    except subprocess.TimeoutExpired as error:
-      raise UserError(f'{job}: took more than {seconds:.0f} s') from error
+                           python=python), stdin=subprocess.PIPE,
+          stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment,
+          cwd=folder if compiles else None)
     except OSError as error:
       raise UserError(
           f'--jax_python={python}: cannot be run ({error})') from error
-  if done.returncode == 0:
-    return done.stdout
-  reason = done.stdout.decode(errors='replace')
-  if done.returncode != _REFUSED:
-    # libtpu's fatal line says why, or the last one.
-    lines = done.stderr.decode(errors='replace').strip().split('\n')
-    fatal = [line for line in lines if line.startswith('F')]
-    reason = (f'{job}: the process ended with code {done.returncode} '
-              f'({(fatal or lines)[-1][:300]})')
+    _running.add(process)
+    try:
+      output, log = _outputs(job, process, content, seconds, progress)
+    finally:  # Also when interrupted.
+      process.kill()
+      process.wait()
+      _running.discard(process)
+  if process.returncode == 0:
+    return output
+  reason = output.decode(errors='replace')
+  if process.returncode != _REFUSED:
+    reason = (f'{job}: the process ended with code {process.returncode} '
+              f'({_why(log.decode(errors="replace"))})')
   raise UserError(reason)
+
+
+def _outputs(job: str, process: subprocess.Popen, content: bytes,
+             seconds: Optional[float], progress: Progress
+             ) -> tuple[bytes, bytes]:
+  """What it wrote to stdout and stderr; UserError if it takes too long."""
+  start = time.monotonic()
+  while True:
+    try:
+      return process.communicate(content or None, timeout=_POLL_SECONDS)
+    except subprocess.TimeoutExpired as error:
+      content, taken = b'', time.monotonic() - start
+      if seconds is not None and taken > seconds:
+        raise UserError(f'{job}: took more than {seconds:.0f} s') from error
+      if progress is not None:
+        progress(taken)
+
+
+def _why(log: str) -> str:
+  """The line of a log that says why the process ended."""
+  lines = [line for line in log.strip().split('\n') if line.strip()] or ['']
+  fatal = [line for line in lines if _FATAL.search(line)]
+  line = (fatal or [line for line in lines if not _NOISE.search(line)]
+          or lines)[-1 if not fatal else 0]
+  return _LOG_PREFIX.sub('', line)[:300]
 
 
 def _main(call: str) -> int:
@@ -79,15 +133,16 @@ def _main(call: str) -> int:
   os.dup2(2, 1)
   job, arguments = json.loads(call)
   try:
-    found, code = _JOBS[job](*arguments), 0
+    result, code = _JOBS[job](*arguments), 0
   except UserError as error:
-    found, code = str(error).encode(), _REFUSED
+    result, code = str(error).encode(), _REFUSED
   with output:
-    output.write(found)
+    output.write(result)
   return code
 
 
-def _compile(library: str, topology: str, program_format: str) -> bytes:
+def _compile(library: str, topology: str, program_format: str,
+             options: str) -> bytes:
   try:
     compiler = libtpu.Compiler(library, topology)
   except (OSError, AttributeError, libtpu.PjrtError) as error:
@@ -96,10 +151,13 @@ def _compile(library: str, topology: str, program_format: str) -> bytes:
         f'({reason_of(error)}); for the version that was tested '
         f'{how_to_install("tpu")}') from error
   try:
-    return compiler.compile(sys.stdin.buffer.read(), program_format)
+    return compiler.compile(
+        sys.stdin.buffer.read(), program_format, bytes.fromhex(options))
   except libtpu.PjrtError as error:
     raise UserError(
         f'the compiler refuses it ({reason_of(error)})') from error
 
 
-_JOBS = {'lower': lowering.lower_named, 'compile': _compile}
+_JOBS = {
+    'lower': lowering.lower_named, 'compile': _compile,
+    'convert': lambda: lowering.converted(sys.stdin.buffer.read())}

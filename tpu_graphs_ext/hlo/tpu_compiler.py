@@ -14,8 +14,7 @@ import json
 from typing import NamedTuple, Optional
 
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.hlo import loops, protos, subprocesses
-from tpu_graphs_ext.hlo.libtpu import LIBRARY_VARIABLE, library, topology_of
+from tpu_graphs_ext.hlo import libtpu, loops, programs, protos, subprocesses
 
 # An estimate of 2^63-1 cycles, or half of it, means an infeasible tile.
 INFEASIBLE_CYCLES = 10**12
@@ -57,26 +56,47 @@ class CompiledProgram(NamedTuple):
   open_loops: int  # With an unknown trip count: their kernels count once.
 
 
-def compile_program(program: bytes, tpu: str,
-                    program_format: str = 'hlo') -> CompiledProgram:
+def compile_program(program: programs.Program, tpu: str,
+                    progress: subprocesses.Progress = None) -> CompiledProgram:
   """Compiles a program for one of `libtpu.GENERATIONS` and splits it.
 
-  For `program` and `program_format` see `libtpu.Compiler.compile`.
+  Of a program for several devices, the kernels are those of each. One that is
+  compiled already is only split.
 
   Raises UserError if libtpu is missing, or the program does not compile.
   """
-  path = library()
+  if program.optimized is not None:
+    return kernels_of(program.optimized)
+  devices = program.replicas * program.partitions
   try:
     optimized = subprocesses.compile_program(
-        path, topology_of(tpu), program, program_format)
+        libtpu.library(), libtpu.topology_of(tpu, devices), program.content,
+        program.program_format, libtpu.compile_options(
+            program.replicas, program.partitions, program.shardy),
+        progress=progress)
   except UserError as error:
-    if PALLAS_TARGET.encode() not in program:
-      raise
-    raise UserError(
-        f'{error}; it has Pallas kernels, which may need the libtpu of the '
-        'JAX that lowers them: name that one in '
-        f'{LIBRARY_VARIABLE}=/path/to/libtpu.so') from error
+    raise UserError(f'{error}{_advice(str(error), program, tpu)}') from error
   return kernels_of(parse_optimized(optimized))
+
+
+def _advice(message: str, program: programs.Program, tpu: str) -> str:
+  """What to do about what the compiler says."""
+  if 'Ran out of memory' in message and 'hbm' in message.lower():
+    memory = libtpu.GENERATIONS[libtpu.generation(tpu)].hbm_gib
+    more = [f'{name} ({machine.hbm_gib} GiB)' for name, machine in
+            libtpu.GENERATIONS.items() if machine.hbm_gib > memory]
+    larger = f'generations with more memory per device: {", ".join(more)}; '
+    return (f'; a device of {tpu} has {memory} GiB. {larger if more else ""}'
+            'or shard the program, or make it smaller')
+  if PALLAS_TARGET.encode() in program.content:
+    return ('; it has Pallas kernels, which may need the libtpu of the JAX '
+            'that lowers them: name that one in '
+            f'{libtpu.LIBRARY_VARIABLE}=/path/to/libtpu.so')
+  if program.replicas * program.partitions > 1:
+    return (f'; it is for {program.partitions} partitions and '
+            f'{program.replicas} replicas, and this compiler cannot split it '
+            'so: give the part of one device')
+  return ''
 
 
 def parse_optimized(optimized: bytes) -> protos.HloModuleProto:

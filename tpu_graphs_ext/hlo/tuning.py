@@ -140,6 +140,20 @@ def parse_tuning_data(path: str, serialized: bytes) -> Optional[tuple]:
   return None
 
 
+def has_runs(content: bytes) -> bool:
+  """Whether this is tuning data with runs.
+
+  XLA's own dumps have its first field too, and others that look like runs: a
+  run of a tuner's has a tile, layouts, or its time.
+  """
+  data = parse_tuning_data('', content)
+  return data is not None and any(
+      run.op_config.HasField('tile_size_config')
+      or run.module_config.HasField('layout_config')
+      or run.profile.compute_time_ns
+      for module in data[0].modules for run in module.runs)
+
+
 def _require(condition: bool, data, rule: str) -> None:
   if not condition:
     raise UserError(f'module {data.module.name!r}: {rule}')

@@ -135,8 +135,7 @@ def rank_blocks(product: AnyProduct, tpu: str,
 
 
 def _machine_of(tpu: str):
-  libtpu.topology_of(tpu)
-  return MACHINES[tpu]
+  return MACHINES[libtpu.generation(tpu)]
 
 
 def _limit_bytes(machine, tpu: str, vmem_limit: Optional[float]) -> int:

@@ -12,6 +12,7 @@ import cachetools
 import numpy as np
 import tensorflow as tf
 
+from tpu_graphs_ext import files
 from tpu_graphs_ext.analytic import candidates, explain
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import STORED_NAMES, Kernel, require_readable
@@ -65,6 +66,8 @@ class CostModel:
   def __init__(self, ranker: scoring.Ranker):
     """Compiles a model, or raises a UserError; `load` loads one."""
     self._ranker = ranker
+    self._process = os.getpid()
+    self._loaded: Optional[tuple] = None  # What `load` was called with.
     self._program = tf_program.compiled(ranker).get_concrete_function()
     self._specs = self._program.structured_input_signature[0]
     self.name = ranker.name
@@ -92,7 +95,24 @@ class CostModel:
       loading: where its normalisation and its class come from. The defaults
         are right for models by `train`.
     """
-    return cls(scoring.load_ranker(os.fspath(model_dir), loading))
+    model = cls(scoring.load_ranker(os.fspath(model_dir), loading))
+    model._loaded = (model_dir if model_dir == artifacts.PRETRAINED
+                     else files.full_path(os.fspath(model_dir))), loading
+    return model
+
+  def __reduce__(self):
+    """Pickles the folder, which must be there where the model is unpickled."""
+    if self._loaded is None:
+      raise TypeError('only a CostModel that was loaded can be pickled')
+    return type(self).load, self._loaded
+
+  def _require_own_process(self) -> None:
+    """Raises a UserError after a fork, where TensorFlow would hang."""
+    if os.getpid() != self._process:
+      raise UserError(
+          'a CostModel does not work in a forked process, where TensorFlow '
+          "hangs: use multiprocessing.get_context('spawn') and pass the model, "
+          'or load it in the process')
 
   def score(self, kernel: KernelLike,
             bounds: Optional[BoundsLike] = None) -> np.ndarray:
@@ -106,26 +126,31 @@ class CostModel:
     Raises UserError if a file cannot be read, arrays make no sense together,
     bounds do not fit the kernel's tensors, or scores are not finite.
     """
-    own = self._with_tiles(kernel_of(kernel), bounds)
-    return self._scores_of(own).of_tiles
+    self._require_own_process()
+    return self._scores_of(
+        self._with_tiles(kernel_of(kernel), bounds)).of_tiles
 
   def rank(self, kernel: Union[KernelLike, Callable[..., Any]],
            shapes: Any = None, *, top: int = TOP_CONFIGS,
            bounds: Optional[BoundsLike] = None,
            blocks: Optional[blocks_lib.BlocksLike] = None,
            tpu: str = DEFAULT_TPU, jax_python: str = '',
-           vmem_limit: Optional[float] = None) -> Union[
+           vmem_limit: Optional[float] = None,
+           progress: Optional[Callable[[float], None]] = None) -> Union[
                rank.Ranking, SourceRanking, blocks_lib.BlockRanking]:
-    """The tiles to try first, for a kernel or for all kernels of a function.
+    """The tiles to try first, for a kernel or for all kernels of a program.
 
         model.rank('kernel.npz')
         model.rank(step, (params, batch), tpu='v5e')
+        model.rank('dump.hlo.pb', tpu='v5e')
         model.rank('my_model.py:step', 'f32[512,1024] f32[1024,4096]')
         model.rank(jnp.matmul, (x, w), blocks='usual', tpu='v6e')
 
     Args:
-      kernel: see the class; or a function of JAX or TensorFlow, or its name as
-        'module:function', which Google's TPU compiler compiles (extra [tpu]).
+      kernel: see the class; or a function of JAX or TensorFlow, its name as
+        'module:function', what `jax.jit(...).lower(...)` returned, or any file
+        that the command `rank` takes, such as HLO. Google's TPU compiler
+        compiles programs (extra [tpu]).
       shapes: a function's arguments: their tuple, nested as they are, with
         arrays, `jax.ShapeDtypeStruct`s or `tf.TensorSpec`s; or as `--shapes`.
       top: how many, at least 1; fewer if there are fewer tiles.
@@ -134,15 +159,17 @@ class CostModel:
       blocks: for a function that is one matrix product, which you write as a
         Pallas kernel: the (bm, bk, bn) to choose from, in elements, or 'usual';
         see docs/blocks.md. A formula ranks them, not the trained model.
-      tpu: for a function: v2, v3, v4, v5e, v5p, v6e or v7x.
-      jax_python: for a function's name: the Python with JAX; '': this.
+      tpu: for a program: v2, v3, v4, v5e, v5p, v6e or v7x.
+      jax_python: for a function's name and HLO text: the Python with JAX; '':
+        this.
+      progress: called about twice a second, with the seconds of compiling.
       vmem_limit: for blocks: MiB of on-chip memory that they may take; None:
         what the compiler gives a kernel that names no `vmem_limit_bytes`.
 
     Returns:
       For a kernel a `Ranking`: its `choices`, best first, have `index`, the
       place among the tiles from 0, `score`, and the bounds. Of duplicate tiles
-      one is ranked normally, the rest last. For a function a `SourceRanking`:
+      one is ranked normally, the rest last. For a program a `SourceRanking`:
       its `kernels`, those with most estimated time first, have `op_name`,
       `share`, the compiler's tile as `default`, and `choices`. For blocks a
       `BlockRanking`: its `choices`, best first, have `block` and the
@@ -153,31 +180,40 @@ class CostModel:
     """
     if not isinstance(top, (int, np.integer)) or top < 1:
       raise UserError(f'top={top!r}: must be a whole number of at least 1')
-    if callable(kernel) or shapes is not None or blocks is not None:
-      return self._rank_function(
-          kernel, shapes, top, bounds, blocks, tpu, jax_python, vmem_limit)
-    own = kernel_of(kernel)
-    if bounds is None and not own.config_feat.size:
-      bounds = self._legal_tiles(own)
-    own = self._with_tiles(own, bounds)
-    return rank.ranking_of(own, self._scores_of(own), top)
+    self._require_own_process()
+    is_file = isinstance(kernel, (str, os.PathLike))
+    if blocks is not None or shapes is not None or not (
+        isinstance(kernel, (Kernel, Mapping))
+        or (is_file and os.fspath(kernel).endswith('.npz'))):
+      return self._rank_program(kernel, shapes, top, bounds, blocks, tpu,
+                                jax_python, vmem_limit, progress)
+    kernel = kernel_of(kernel)
+    if bounds is None and not kernel.config_feat.size:
+      bounds = self._legal_tiles(kernel)
+    kernel = self._with_tiles(kernel, bounds)
+    return rank.ranking_of(kernel, self._scores_of(kernel), top)
 
-  def _rank_function(
-      self, function, shapes, top, bounds, blocks, tpu, jax_python, vmem_limit
+  def _rank_program(
+      self, program, shapes, top, bounds, blocks, tpu, jax_python, vmem_limit,
+      progress
   ) -> Union[SourceRanking, blocks_lib.BlockRanking]:
+    if not (callable(program) or hasattr(program, 'compiler_ir')
+            or isinstance(program, (str, os.PathLike))):
+      kernel_of(program)  # Says what a kernel may be.
     if bounds is not None:
-      raise UserError('bounds= goes with a kernel; a function has several')
-    if not (callable(function) or isinstance(shapes, str)):
+      raise UserError('bounds= goes with a kernel; a program has several')
+    if isinstance(program, (str, os.PathLike)) and not isinstance(
+        shapes, (str, type(None))):
       raise UserError(
           f'shapes={shapes!r}: goes with a function, or as text with a '
           "function's name; how many tiles to return is top=")
     if blocks is not None:
       return blocks_lib.rank_function(
-          function, shapes, tpu, blocks, top, jax_python, vmem_limit)
+          program, shapes, tpu, blocks, top, jax_python, vmem_limit)
     tile_search.require_tpu(self._ranker)
     return tile_search.rank_source(
         self._ranker, kernel_sources.read_source(
-            function, shapes, tpu, jax_python), top)
+            program, shapes, tpu, jax_python, progress), top)
 
   def explain(self, kernel: KernelLike,
               tile: Union[rank.Choice, Any]) -> explain.Explanation:
@@ -191,11 +227,12 @@ class CostModel:
     Raises UserError if `tile` is not a tile, the kernel's graph makes no sense,
     or the model's tiles count elements.
     """
-    own = kernel_of(kernel)
-    explainer = self._explainer(own)
+    self._require_own_process()
+    kernel = kernel_of(kernel)
+    explainer = self._explainer(kernel)
     if isinstance(tile, rank.Choice):
       tile = tile.output_bounds, tile.kernel_bounds
-    rows = self._with_tiles(own, [tile]).config_feat
+    rows = self._with_tiles(kernel, [tile]).config_feat
     return explainer.explain(explainer.tiles(rows))[0]
 
   def _explainer(self, kernel: Kernel) -> explain.Explainer:
@@ -252,19 +289,19 @@ def _digest(kernel: Kernel) -> bytes:
 # --- Arguments ----------------------------------------------------------------
 
 
-def kernel_of(given: KernelLike) -> Kernel:
+def kernel_of(kernel: KernelLike) -> Kernel:
   """The kernel that a caller passes in one of the forms of `CostModel`."""
-  if isinstance(given, Kernel):
-    return given
-  if isinstance(given, (str, os.PathLike)):
-    return Kernel.load(os.path.expanduser(os.fspath(given)))
-  names = set(given) if isinstance(given, Mapping) else set()
+  if isinstance(kernel, Kernel):
+    return kernel
+  if isinstance(kernel, (str, os.PathLike)):
+    return Kernel.load(os.path.expanduser(os.fspath(kernel)))
+  names = set(kernel) if isinstance(kernel, Mapping) else set()
   if not set(_GRAPH) <= names <= set(STORED_NAMES.values()):
     raise UserError(
         'a kernel must be the path of an .npz file, a Kernel, or a dict with '
         f'arrays of such a file: {", ".join(_GRAPH)} and, if tiles are known, '
-        f'{_CONFIG}; got {sorted(names) or type(given).__name__}')
-  arrays = {name: np.asarray(value) for name, value in given.items()}
+        f'{_CONFIG}; got {sorted(names) or type(kernel).__name__}')
+  arrays = {name: np.asarray(value) for name, value in kernel.items()}
   rows = arrays.get(_CONFIG, np.zeros((0, _CONFIG_WIDTH), np.float32))
   count = len(np.atleast_1d(rows))
   arrays = {_CONFIG: rows, _RUNTIME: np.zeros(count, np.int64),

@@ -5,6 +5,8 @@
   HLO, StableHLO       compiled for a TPU; if a TPU's compiler has optimised
                        the program already, its kernels as they are
   module:function      of TensorFlow or JAX: lowered for shapes, then compiled
+
+Needs no TensorFlow, but for lowering its functions.
 """
 
 from __future__ import annotations
@@ -12,12 +14,11 @@ from __future__ import annotations
 import collections
 import dataclasses
 import os
-from typing import Any, Callable, Optional, Union
+from typing import Any, Optional
 
 import numpy as np
 
 from tpu_graphs_ext import files
-from tpu_graphs_ext.analytic import feature_loops
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel, require_readable
 from tpu_graphs_ext.errors import UserError, shortened
@@ -25,6 +26,7 @@ from tpu_graphs_ext.hlo import (
   features,
   libtpu,
   lowering,
+  programs,
   protos,
   subprocesses,
   tpu_compiler,
@@ -50,6 +52,10 @@ class SourceKernel:
   cycles: Optional[int] = None
   share: Optional[float] = None
   in_open_loop: bool = False
+  # Of compiled programs: the kernel alone, and the compiler's tile.
+  module: Optional[protos.HloModuleProto] = dataclasses.field(
+      default=None, repr=False)
+  window: Optional[tpu_compiler.Window] = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,44 +67,85 @@ class Source:
   faults: list[str]  # A message for each kernel that cannot be ranked.
 
 
-def read_source(source: Union[str, Callable[..., Any]], shapes: Any = '',
-                tpu: str = DEFAULT_TPU, jax_python: str = '') -> Source:
+@dataclasses.dataclass(frozen=True)
+class Opened:
+  """A file that was read, or a function that was lowered."""
+  name: str
+  program: Optional[programs.Program] = None  # To be compiled or split.
+  tpu: str = ''
+  source: Optional[Source] = None  # Without a program: the kernels.
+
+
+def read_source(source: Any, shapes: Any = '', tpu: str = DEFAULT_TPU,
+                jax_python: str = '',
+                progress: subprocesses.Progress = None) -> Source:
   """Reads a file or lowers a function, and compiles programs; or a UserError.
 
   Args:
-    source: see the module's docstring; or a function.
+    source: see the module's docstring; or a function, or what
+      `jax.jit(...).lower(...)` returned.
     shapes: a function's arguments; see `lowered`.
     tpu: one of `libtpu.GENERATIONS`, to compile for.
-    jax_python: the Python that has JAX, for functions that are named; '': this.
+    jax_python: the Python that has JAX, for functions that are named and for
+      HLO text; '': this.
+    progress: called about twice a second with the seconds of compiling.
   """
-  libtpu.topology_of(tpu)  # Refuses an unknown one before anything is lowered.
-  name = source if isinstance(source, str) else getattr(
-      source, '__name__', type(source).__name__)
-  if callable(source) or lowering.names_function(name):
-    return _from_program(name, lowered(source, shapes, jax_python), 'hlo', tpu)
-  path = os.path.expanduser(name)
+  return compiled(open_source(source, shapes, tpu, jax_python), progress)
+
+
+def open_source(source: Any, shapes: Any = '', tpu: str = DEFAULT_TPU,
+                jax_python: str = '') -> Opened:
+  """The part of `read_source` before the compiler, which takes longest."""
+  # What is wrong in the names is said before anything is lowered.
+  tpu = libtpu.generation(tpu)
+  if isinstance(source, os.PathLike):
+    source = os.fspath(source)
+  if not isinstance(source, str) or lowering.names_function(source):
+    libtpu.library()
+    name = source if isinstance(source, str) else getattr(
+        source, '__name__', type(source).__name__)
+    module = protos.as_module(lowered(source, shapes, jax_python))
+    return Opened(name, programs.of_module(module), tpu)
+  path = os.path.expanduser(source)
   if not os.path.exists(path):
-    raise UserError(f'{name}: no such file; a function is named as '
+    raise UserError(f'{source}: no such file; a function is named as '
                     'module:function')
   if path.endswith('.npz'):
     kernel = Kernel.load(path)
     require_readable(kernel, path)
-    return Source(name, [SourceKernel(kernel)], [], [])
-  content = files.read_file(path)
-  if protos.is_stablehlo(content):
-    return _from_program(name, content, 'mlir', tpu)
-  # XLA's own dumps have the first field of tuning data too.
-  data = None if path.endswith('.hlo.pb') else tuning.parse_tuning_data(
-      path, content)
-  if data is not None and any(
-      run.HasField('op_config') or run.HasField('module_config')
-      for module in data[0].modules for run in module.runs):
-    return Source(
-        name, list(map(SourceKernel, tuning.read_tile_kernels(path))), [], [])
-  module = protos.read_hlo(name, content)
-  if not protos.is_optimized(name, module):
-    return _from_program(name, module.SerializeToString(), 'hlo', tpu)
-  return _from_optimized(name, module)
+    return Opened(source, source=Source(source, [SourceKernel(kernel)], [], []))
+  content = files.read_file(path, unpack=True)
+  if tuning.has_runs(content):
+    return Opened(source, source=Source(
+        source, list(map(SourceKernel, tuning.read_tile_kernels(path))), [],
+        []))
+  program = programs.read(source, content, jax_python)
+  if program.optimized is None:
+    libtpu.library()
+  return Opened(source, program, tpu)
+
+
+def compiled(opened: Opened,
+             progress: subprocesses.Progress = None) -> Source:
+  """The kernels, with notes on what was left out; or a UserError."""
+  if opened.source is not None:
+    return opened.source
+  program, notes = opened.program, []
+  if program.optimized is None:
+    notes.append(f'compiled for a TPU {opened.tpu} by libtpu')
+    devices = program.replicas * program.partitions
+    if devices > 1:
+      notes[0] += (f', for {devices} devices ({program.partitions} partitions, '
+                   f'{program.replicas} replicas): the kernels of each')
+    notes += _doubts(opened.tpu)
+  elif not protos.is_for_tpu(program.optimized):
+    notes.append("not known to be a TPU's: nothing in it says what compiler "
+                 'optimised it')
+  try:
+    result = tpu_compiler.compile_program(program, opened.tpu, progress)
+  except UserError as error:
+    raise UserError(f'{opened.name}: {error}') from error
+  return _from_compiled(opened.name, result, notes)
 
 
 def _doubts(tpu: str) -> list[str]:
@@ -108,8 +155,7 @@ def _doubts(tpu: str) -> list[str]:
       f"{DEFAULT_TPU}'s; not checked for {tpu}"]
 
 
-def lowered(function: Union[str, Callable[..., Any]], arguments: Any,
-            jax_python: str = '') -> bytes:
+def lowered(function: Any, arguments: Any, jax_python: str = '') -> bytes:
   """A function of JAX or TensorFlow as a serialized `HloModuleProto`.
 
   One that is named is lowered in another process. `arguments` are their shapes
@@ -117,10 +163,11 @@ def lowered(function: Union[str, Callable[..., Any]], arguments: Any,
   itself, see `lowering.lower`; or None for a `tf.function` with a signature.
   """
   if isinstance(function, str):
-    return subprocesses.lower_named(function, arguments, jax_python)
+    lowering.require_names(function, arguments or '', jax_python)
+    return subprocesses.lower_named(function, arguments or '', jax_python)
   if isinstance(arguments, str):
     arguments = lowering.arguments_of_shapes(
-        function, lowering.parse_shapes(arguments))
+        function, lowering.parse_shapes(arguments)) if arguments else None
   elif arguments is not None and not isinstance(arguments, (tuple, list)):
     arguments = (arguments,)
   return lowering.lower(function, tuple(arguments or ()))
@@ -149,34 +196,9 @@ def never_timed(kernel: Kernel, rows: np.ndarray) -> Kernel:
       normalizer_ns=np.ones(len(rows), np.int64))
 
 
-def _from_optimized(name: str, module: protos.HloModuleProto) -> Source:
-  is_for_tpu = protos.is_for_tpu(module)
-  if module.HasField('schedule') and not is_for_tpu:
-    raise UserError(
-        f'{name}: was optimised for a CPU or GPU, whose kernels are not a '
-        'TPU\'s; give the module before optimisation, whose name has '
-        'before_optimizations')
-  return _from_compiled(
-      name, lambda: tpu_compiler.kernels_of(module), [] if is_for_tpu else [
-          "not known to be a TPU's: nothing in it says what compiler "
-          'optimised it'])
-
-
-def _from_program(name: str, content: bytes, program_format: str,
-                  tpu: str) -> Source:
-  return _from_compiled(
-      name, lambda: tpu_compiler.compile_program(content, tpu, program_format),
-      [f'compiled for a TPU {tpu} by libtpu', *_doubts(tpu)])
-
-
-def _from_compiled(name: str,
-                   compiled: Callable[[], tpu_compiler.CompiledProgram],
+def _from_compiled(name: str, program: tpu_compiler.CompiledProgram,
                    notes: list[str]) -> Source:
   """Adds to the notes what was left out."""
-  try:
-    program = compiled()
-  except UserError as error:
-    raise UserError(f'{name}: {error}') from error
   kernels = [kernel for kernel in program.kernels if _has_tiles(kernel)]
   if program.pallas:
     written = (f'{shortened(program.pallas)}: written in Pallas, so the author '
@@ -244,7 +266,7 @@ def _each_once(kernels: list[tpu_compiler.CompiledKernel]
 
 def source_kernel(compiled: tpu_compiler.CompiledKernel,
                   name: str) -> SourceKernel:
-  """A kernel with the compiler's tile, if that is known; or a UserError."""
+  """A kernel as features, without tiles; or a UserError."""
   nodes = list(protos.nodes(compiled.module))
   for node in nodes:
     if len(node.shape.dimensions) > schema.MAX_DIMS:
@@ -260,26 +282,7 @@ def source_kernel(compiled: tpu_compiler.CompiledKernel,
       name, arrays.node_feat, arrays.node_opcode, arrays.edge_index,
       np.zeros((0, len(schema.CONFIG_FEATURES)), np.float32), none, none)
   window = compiled.window
-  if window is not None:
-    kernel, more = _with_window(kernel, window)
-    notes += more
   return SourceKernel(
       kernel, compiled.runs, tuple(notes), FROM_COMPILER, compiled.op_name,
-      window and window.cycles, in_open_loop=compiled.in_open_loop)
-
-
-def _with_window(kernel: Kernel,
-                 window: tpu_compiler.Window) -> tuple[Kernel, list[str]]:
-  """(the kernel with the compiler's tile, notes)."""
-  grid = feature_loops.kernel_loops(kernel).grid
-  bounds = window.output_bounds, window.kernel_bounds
-  fits = grid.bounded and all(
-      len(of) == len(most) and all(0 < b <= m for b, m in zip(of, most))
-      for of, most in zip(bounds, grid.largest))
-  if not fits:
-    return kernel, [
-        f"the compiler's tile, output {list(bounds[0])}, kernel "
-        f'{list(bounds[1])}, belongs to another tensor than the one that is '
-        'tiled here']
-  return never_timed(kernel, features.config_features(
-      window.kernel_bounds, window.output_bounds)[np.newaxis]), []
+      window and window.cycles, in_open_loop=compiled.in_open_loop,
+      module=compiled.module, window=window)

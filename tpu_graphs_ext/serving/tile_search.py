@@ -13,7 +13,7 @@ from typing import Any, Optional
 import numpy as np
 from tqdm import tqdm
 
-from tpu_graphs_ext.analytic import candidates, explain
+from tpu_graphs_ext.analytic import candidates, explain, feature_loops
 from tpu_graphs_ext.analytic.tile_counts import Loops
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel
@@ -68,10 +68,10 @@ def rank_source(ranker: scoring.Ranker, source: kernel_sources.Source,
                 top_k: Optional[int]) -> tile_ranking.SourceRanking:
   """Ranks the legal tiles of each kernel of a file or function."""
   kernels, faults = [], list(source.faults)
-  for found in tqdm(source.kernels, 'kernels', unit='kernel', disable=None,
-                    leave=False):
+  for kernel in tqdm(source.kernels, 'kernels', unit='kernel', disable=None,
+                     leave=False):
     try:
-      kernels.append(rank_kernel(ranker, found, top_k))
+      kernels.append(rank_kernel(ranker, kernel, top_k))
     except UserError as error:
       faults.append(f'{source.name}: {error}')
   out_of_range.warn_of(
@@ -89,7 +89,7 @@ def require_tpu(ranker: scoring.Ranker) -> None:
         'that a file lists, with --data, or in Python rows of config_feat')
 
 
-def rank_kernel(ranker: scoring.Ranker, found: kernel_sources.SourceKernel,
+def rank_kernel(ranker: scoring.Ranker, source: kernel_sources.SourceKernel,
                 top_k: Optional[int] = TOP_CONFIGS,
                 most_tiles: int = MOST_TILES,
                 at_once: int = _MOST_WORKERS) -> tile_ranking.KernelRanking:
@@ -98,12 +98,12 @@ def rank_kernel(ranker: scoring.Ranker, found: kernel_sources.SourceKernel,
   If it has more than `most_tiles`, an even sample is ranked. At most `at_once`
   parts of them are scored side by side.
   """
-  kernel = found.kernel
+  kernel, notes = _with_default(source)
   explainer = explain.Explainer(kernel, constants_of(ranker.model))
   legal = candidates.candidates(explainer.loops, most=most_tiles)
   if kernel.num_configs and explainer.loops.grid.bounded:
     legal = legal.with_extra(explainer.tiles(kernel.config_feat))
-  notes = list(found.notes)
+  notes = [*source.notes, *notes]
   if legal.looked_at < legal.combinations:
     notes.append(f'of {legal.combinations:,} combinations of bounds '
                  f'{legal.looked_at:,} were looked at, evenly spread')
@@ -118,20 +118,40 @@ def rank_kernel(ranker: scoring.Ranker, found: kernel_sources.SourceKernel,
     scores = _scores(ranker, kernel, rows, at_once)
     times = explainer.terms(legal.tiles).time
     order = np.lexsort((times, scores))
-    chosen, default_from = _default(found, explainer, legal.tiles)
+    chosen, default_from = _default(
+        kernel, source.default_from, explainer, legal.tiles)
     default_ns = float(times[chosen]) if constants_of(ranker.model) else None
     place = int(np.flatnonzero(order == chosen)[0])
     choices, (default,) = (
         _choices(kernel, explainer, legal.tiles, scores, order, at, default_ns)
         for at in (slice(0, top_k), slice(place, place + 1)))
   return tile_ranking.KernelRanking(
-      name=kernel.tile_id, copies=found.copies, op_name=found.op_name,
-      share=found.share, cycles=found.cycles,
-      in_open_loop=found.in_open_loop, nodes=kernel.num_nodes,
+      name=kernel.tile_id, copies=source.copies, op_name=source.op_name,
+      share=source.share, cycles=source.cycles,
+      in_open_loop=source.in_open_loop, nodes=kernel.num_nodes,
       opcodes=_opcodes(kernel), product=product_of(explainer.loops),
       combinations=legal.combinations, fitting=legal.fitting,
       scored=len(legal.tiles), choices=choices, default=default,
       default_from=default_from, notes=notes, unfamiliar=unfamiliar)
+
+
+def _with_default(source: kernel_sources.SourceKernel
+                  ) -> tuple[Kernel, list[str]]:
+  """(the kernel, with the compiler's tile if it chose one, notes)."""
+  if source.window is None:
+    return source.kernel, []
+  grid = feature_loops.kernel_loops(source.kernel).grid
+  bounds = source.window.output_bounds, source.window.kernel_bounds
+  fits = grid.bounded and all(
+      len(of) == len(most) and all(0 < b <= m for b, m in zip(of, most))
+      for of, most in zip(bounds, grid.largest))
+  if not fits:
+    return source.kernel, [
+        f"the compiler's tile, output {list(bounds[0])}, kernel "
+        f'{list(bounds[1])}, belongs to another tensor than the one that is '
+        'tiled here']
+  return never_timed(source.kernel, features.config_features(
+      bounds[1], bounds[0])[np.newaxis]), []
 
 
 def constants_of(model: Any) -> dict[str, float]:
@@ -168,15 +188,15 @@ def _scores(ranker: scoring.Ranker, kernel: Kernel, rows: np.ndarray,
         parts)))
 
 
-def _default(found: kernel_sources.SourceKernel, explainer: explain.Explainer,
+def _default(kernel: Kernel, default_from: str, explainer: explain.Explainer,
              tiles: np.ndarray) -> tuple[int, str]:
   """(place among the tiles, where it is from)."""
-  row = kernel_sources.default_of(found.kernel)
+  row = kernel_sources.default_of(kernel)
   if row is None:  # By a TPU v3's constants, not by those that a model learned.
-    times = explain.Explainer(found.kernel).terms(tiles).time
+    times = explain.Explainer(kernel).terms(tiles).time
     return int(np.argmin(times)), kernel_sources.FROM_TIME
-  wanted = explainer.tiles(found.kernel.config_feat[row:row + 1])
-  return int((tiles == wanted).all(axis=1).argmax()), found.default_from
+  wanted = explainer.tiles(kernel.config_feat[row:row + 1])
+  return int((tiles == wanted).all(axis=1).argmax()), default_from
 
 
 def _choices(kernel: Kernel, explainer: explain.Explainer, tiles: np.ndarray,

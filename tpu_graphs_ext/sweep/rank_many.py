@@ -77,7 +77,7 @@ def rank_many(model_dir: str, given: Sequence[str], out: str, *,
     raise UserError(f'--out={out}: must be the path of a .jsonl')
   out_path = files.full_path(out)
   files.require_kind(out_path, b'{"file":', 'file of rankings')
-  libtpu.topology_of(tpu)
+  tpu = libtpu.generation(tpu)
   endings = ('.npz', '.pb', '.hlo') if all_tiles else ('.npz',)
   found = list({file.path: file for one in given
                 for file in find(one, endings)}.values())

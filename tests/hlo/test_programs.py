@@ -1,0 +1,137 @@
+"""What files hold, by their content."""
+
+import pytest
+
+from support import tiny_tuning
+from support.tiny_hlo import add, convolution, elementwise
+from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.hlo import (
+  libtpu,
+  lowering,
+  programs,
+  protos,
+  subprocesses,
+  tuning,
+)
+
+MLIR = b'''module attributes {mhlo.num_partitions = 4 : i32} {
+  func.func @main(%x: tensor<8xf32>) { return %x : tensor<8xf32> } }'''
+TEXT = b'''// dumped
+HloModule jit_f, replica_count=2, num_partitions=4
+ENTRY e { ROOT p = f32[8] parameter(0) }'''
+
+
+def test_mlir_says_for_how_many_devices_it_is():
+  assert programs.read('a', MLIR) == programs.Program(MLIR, 'mlir', 1, 4)
+  assert not programs.read('a', MLIR).shardy
+  assert programs.read('a', MLIR + b'sdy.mesh @m = <["a"=4]>').shardy
+  for text in (b'func.func @main(%x: tensor<8xf32>) { chlo.erf_inv %x }',
+               b'func @main(%x: tensor<8xf32>) { "mhlo.tanh"(%x) }'):
+    assert programs.read('a', text).program_format == 'mlir'
+  # In a file of jax.export the size is before the bytecode.
+  bytecode = b'ML\xefR\rStableHLO_v1.0.0' + 30 * b'\1'
+  exported = b'head' + len(bytecode).to_bytes(4, 'little') + bytecode + b'end'
+  assert programs.read('a', exported).content == bytecode
+
+
+def test_text_is_converted_in_another_process(monkeypatch):
+  asked = []
+
+  def convert(content, python):
+    asked.append((content, python))
+    if content.startswith(b'ML'):
+      return MLIR
+    return elementwise([64, 256]).SerializeToString()
+
+  monkeypatch.setattr(subprocesses, 'convert', convert)
+  program = programs.read('a.txt', TEXT, 'python9')
+  assert asked == [(TEXT, 'python9')]
+  assert program == programs.Program(
+      elementwise([64, 256]).SerializeToString(), 'hlo', 2, 4)
+  # Bytecode only where its shardings must be read.
+  assert programs.read('a', b'ML\xefR..sdy.mesh').partitions == 4
+  assert programs.read('a', b'ML\xefR..').partitions == 1 and len(asked) == 2
+
+
+def test_without_jaxlib_the_kind_is_named(monkeypatch):
+  monkeypatch.setitem(__import__('sys').modules, 'jaxlib', None)
+  with pytest.raises(UserError, match=r'^jaxlib reads, but .*--jax_python'):
+    lowering.converted(TEXT)
+  monkeypatch.setattr(subprocesses, 'convert',
+                      lambda content, _: lowering.converted(content))
+  with pytest.raises(UserError, match=r'^a\.txt: is HLO text, which jaxlib'):
+    programs.read('a.txt', TEXT)
+
+
+def test_dumps_with_buffers_are_no_tuning_data():
+  module = elementwise([64, 256])
+  whole = protos.HloProto(hlo_module=module)
+  whole.buffer_assignment.logical_buffers.add(id=1, size=4096)
+  whole.buffer_assignment.buffer_aliases.add()
+  whole.buffer_assignment.heap_simulator_traces.add(buffer_allocation_index=7)
+  for message in (module, whole, protos.HloSnapshot(hlo=whole)):
+    content = message.SerializeToString()
+    assert not tuning.has_runs(content)
+    assert programs.read('a', content).content == module.SerializeToString()
+  assert tuning.has_runs(tiny_tuning.tile_data().SerializeToString())
+
+
+def test_notes_of_other_backends_are_dropped():
+  module = elementwise([64, 256])
+  entry = module.computations[0]
+  entry.instructions[1].backend_config = b'{"known_trip_count":{"n":"7"}}'
+  call = add(entry, 12, 'custom-call', [4], operands=[11])
+  call.backend_config = b'the kernel'
+  read = protos.as_module(programs.of_module(module).content)
+  assert [node.backend_config for node in protos.nodes(read)] == [
+      b'', b'', b'the kernel']
+
+
+def test_devices_of_a_module():
+  def devices(change):
+    module = elementwise([64, 256])
+    change(module, module.computations[0].instructions[1])
+    program = programs.of_module(module)
+    return program.replicas, program.partitions
+
+  assert devices(lambda module, node: None) == (1, 1)
+  assert devices(lambda module, node: node.sharding.
+                 tile_assignment_dimensions.extend([2, 4])) == (1, 8)
+  assert devices(lambda module, node: module.frontend_attributes.map.update(
+      {'xla.sdy.meshes': '{m = #sdy.mesh<["a"=2, "b"=3]>}'})) == (1, 6)
+  # All-reduce over replicas; with a channel, over partitions.
+  assert devices(lambda module, node: node.replica_groups.add().
+                 replica_ids.extend([0, 3])) == (4, 1)
+  assert devices(lambda module, node: (
+      node.source_target_pairs.add(source=1, target=2),
+      setattr(node, 'channel_id', 1))) == (1, 3)
+  # JAX's number, added to the end of its bytes.
+  content = elementwise([64, 256]).SerializeToString() + libtpu.field(
+      15, libtpu.device_assignment(2, 4))
+  program = programs.of_module(protos.as_module(content))
+  assert (program.replicas, program.partitions) == (2, 4)
+  assigned = protos.as_module(content).device_assignment
+  assert [list(each.replica_device_ids)
+          for each in assigned.computation_devices] == [
+              [0, 4], [1, 5], [2, 6], [3, 7]]
+
+
+def test_optimised_programs_stay_as_they_are():
+  module = convolution()
+  assert programs.of_module(module).optimized is module
+
+
+@pytest.mark.parametrize('name, tpu', [
+    ('V5E', 'v5e'), ('v5litepod-8', 'v5e'), ('TPU v5 lite', 'v5e'),
+    ('TPU v5', 'v5p'), ('7x', 'v7x'), ('tpu7x', 'v7x'), ('TPU v6 lite', 'v6e'),
+    ('3', 'v3')])
+def test_other_names_of_generations(name, tpu):
+  assert libtpu.generation(name) == tpu
+
+
+def test_a_topology_has_as_many_devices_as_the_program():
+  assert [libtpu.topology_of('v5e', devices)
+          for devices in (1, 4, 5, 16)] == [
+              'v5e:2x2x1', 'v5e:2x2x1', 'v5e:4x2x1', 'v5e:4x4x1']
+  assert libtpu.topology_of('v7x', 8) == 'tpu7x:2x2x1'  # Two of each chip.
+  assert libtpu.topology_of('v5p', 16) == 'v5p:4x2x2'

@@ -1,0 +1,146 @@
+"""Files and functions -> programs that the compiler takes.
+
+HLO as protobuf or text, StableHLO as text or bytecode, `jax.export` files: what
+a file is shows in its content, not in its name.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import NamedTuple, Optional
+
+from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.hlo import protos, subprocesses
+
+_BYTECODE = b'ML\xefR'  # Of MLIR.
+_EXPORTED = _BYTECODE + b'\rStableHLO_v'  # Within a file of `jax.export`.
+_HLO_TEXT = re.compile(rb'(?:\s|//[^\n]*\n|/\*.*?\*/)*HloModule\s', re.DOTALL)
+_MLIR_TEXT = re.compile(rb'"?func(?:\.func)?"?[\s(](?=.*tensor<)', re.DOTALL)
+_OTHER_KINDS = {b'PK\x03\x04': 'a zip archive', b'\x7fELF': 'a binary of ELF',
+                b'\x93NUMPY': 'an array of NumPy', b'BZh': 'packed by bzip2',
+                b'\x28\xb5\x2f\xfd': 'packed by Zstandard',
+                b'\xfd7zXZ': 'packed by xz', b'\x80\x04\x95': 'a pickle'}
+
+
+class Program(NamedTuple):
+  """A program that no compiler has changed, or one for a TPU."""
+  content: bytes  # StableHLO, or a serialized `HloModuleProto`.
+  program_format: str  # 'mlir' or 'hlo', see `libtpu.Compiler.compile`.
+  replicas: int = 1  # Devices that run all of it, each on data of its own.
+  partitions: int = 1  # Devices that each tensor is split among.
+  optimized: Optional[protos.HloModuleProto] = None  # If a compiler has.
+
+  @property
+  def shardy(self) -> bool:
+    """Whether shardings are written in Shardy, not in XLA's older way."""
+    return b'sdy.' in self.content
+
+
+def read(name: str, content: bytes, jax_python: str = '') -> Program:
+  """The program in a file's content; `name` is the file's, for messages.
+
+  `jax_python` is the Python with jaxlib, for HLO text; '': this one. Raises
+  UserError if it is of another kind, damaged, or optimised for a CPU or GPU.
+  """
+  start = content.find(_EXPORTED)
+  if start > 3:  # The size is before it.
+    content = content[start:start + int.from_bytes(
+        content[start - 4:start], 'little')]
+  if is_mlir(content):
+    if content.startswith(_BYTECODE) and (
+        b'sdy' in content or b'mhlo.sharding' in content):
+      content = _by_jaxlib(name, 'sharded StableHLO bytecode', content,
+                           jax_python)
+    return Program(content, 'mlir', *(
+        max([1, *map(int, re.findall(
+            rf'mhlo\.num_{what}\s*=\s*(\d+)'.encode(), content))])
+        for what in ('replicas', 'partitions')))
+  devices = [1, 1]
+  if _HLO_TEXT.match(content):
+    header = content.split(b'HloModule', 1)[1].split(b'\n', 1)[0]
+    devices = [max([1, *map(int, re.findall(rf'{what}=(\d+)'.encode(), header))]
+                   ) for what in ('replica_count', 'num_partitions')]
+    content = _by_jaxlib(name, 'HLO text', content, jax_python)
+  elif fault := _other_kind(content):
+    raise UserError(f'{name}: {fault}; give HLO, as protobuf or text, or '
+                    'StableHLO')
+  return of_module(protos.read_hlo(name, content), name, *devices)
+
+
+def is_mlir(content: bytes) -> bool:
+  """Whether this is MLIR: bytecode, or text with a function of tensors."""
+  return content.startswith(_BYTECODE) or bool(_MLIR_TEXT.search(content))
+
+
+def of_module(module: protos.HloModuleProto, name: str = '', replicas: int = 1,
+              partitions: int = 1) -> Program:
+  """A module as a program, for at least so many devices; or a UserError.
+
+  What a compiler for other hardware noted for itself is left out.
+  """
+  if protos.is_optimized(name, module):
+    if module.HasField('schedule') and not protos.is_for_tpu(module):
+      raise UserError(
+          f'{name}: is HLO optimised for a CPU or GPU, whose kernels are not a '
+          'TPU\'s; give the module before optimisation, whose name has '
+          'before_optimizations')
+    return Program(b'', 'hlo', optimized=module)
+  for node in protos.nodes(module):
+    if node.opcode != 'custom-call':  # Theirs say what they do.
+      node.ClearField('backend_config')
+  found = _devices(module)
+  return Program(module.SerializeToString(), 'hlo', max(replicas, found[0]),
+                 max(partitions, found[1]))
+
+
+def _devices(module) -> tuple[int, int]:
+  """(replicas, partitions) that a module is for, by what it says of them."""
+  assigned = module.device_assignment
+  if assigned.computation_count:
+    return max(1, assigned.replica_count), assigned.computation_count
+  replicas, partitions = 1, 1
+  for mesh in re.findall(r'mesh<\[(.*?)\]', module.frontend_attributes.map.get(
+      'xla.sdy.meshes', '')):
+    partitions = max(partitions, math.prod(map(int, re.findall(
+        r'=\s*(\d+)', mesh))))
+  for node in protos.nodes(module):
+    for sharding in (node.sharding, *node.sharding.tuple_shardings):
+      partitions = max(partitions, math.prod(
+          sharding.tile_assignment_dimensions), 1 + max(
+              sharding.tile_assignment_devices, default=0))
+    devices = 1 + max(
+        [0, *(number for group in node.replica_groups
+              for number in group.replica_ids),
+         *(number for pair in node.source_target_pairs
+           for number in (pair.source, pair.target))])
+    if node.channel_id or node.use_global_device_ids:
+      partitions = max(partitions, devices)
+    else:
+      replicas = max(replicas, devices)
+  return replicas, partitions
+
+
+def _by_jaxlib(name: str, kind: str, content: bytes, jax_python: str) -> bytes:
+  try:
+    return subprocesses.convert(content, jax_python)
+  except UserError as error:
+    raise UserError(f'{name}: is {kind}, which {error}') from error
+
+
+def _other_kind(content: bytes) -> str:
+  """What a file is that is none of these, if that is easily said."""
+  if not content.strip():
+    return 'is empty'
+  for start, kind in _OTHER_KINDS.items():
+    if content.startswith(start):
+      return f'is {kind}'
+  try:
+    text = content.decode()
+  except UnicodeDecodeError:
+    return ''
+  if not text.isprintable() and any(
+      ord(letter) < 9 for letter in text[:1000]):
+    return ''  # A protobuf of nothing but small letters.
+  line = text.strip().split('\n', 1)[0][:60]
+  return f'is text that begins with {line!r}, no program of XLA'
