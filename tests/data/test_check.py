@@ -82,8 +82,8 @@ VALUES = [
     ('edge_index', 1, (2, 2), 'row 1 is [2, 2]; rows are (consumer, producer),'
      ' and a producer comes before its consumer (1 of 4 break this)'),
     ('node_opcode', slice(2, 4), schema.NUM_OPCODES,
-     f'row 2 is {schema.NUM_OPCODES}; it is not in the table of opcodes (1 to '
-     f'{schema.NUM_OPCODES - 1}) (2 of 4 break this)'),
+     f'row 2 is {schema.NUM_OPCODES}; it must be 0 (unknown) or in the table '
+     f'of opcodes (1 to {schema.NUM_OPCODES - 1}) (2 of 4 break this)'),
     ('node_feat', (1, 7), np.nan,
      'row 1, 7 is nan; values must be finite (1 of 560 break this)'),
     ('config_runtime', slice(1, 3), 0,
@@ -95,6 +95,15 @@ def test_values_that_break_a_rule(tmp_path):
   for key, place, value, expected in VALUES:
     path = write(tmp_path, changed(stored(), key, place, value))
     assert faults(path) == [f'{key}: {expected}']
+
+
+def test_unknown_opcodes_are_counted_and_no_fault(tmp_path):
+  """As featurize writes them of operations newer than the data set."""
+  path = write(tmp_path, changed(stored(), 'node_opcode', slice(2, 4), 0))
+  assert faults(path) == []
+  report = check.check_data(str(tmp_path))
+  assert report.counts[tmp_path.name]['nodes of unknown opcode'] == 2
+  assert '4 nodes, 2 nodes of unknown opcode, ' in report.text()
 
 
 PROGRAMS = [  # Array, place, value there.

@@ -10,7 +10,7 @@ from support.tiny_tuning import (
   layout_data,
   tile_data,
 )
-from tpu_graphs_ext.data import schema
+from tpu_graphs_ext.data import check, schema
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import protos, tuning
@@ -132,6 +132,20 @@ def test_kinds_of_file_are_told_apart(tmp_path):
   assert Kernel.load(written[0]).runtime_ns.tolist() == [100, 150]
   with np.load(written[-1]) as stored:
     assert list(stored) == [field.name for field in schema.LAYOUT_FIELDS]
+
+
+def test_unknown_opcodes_are_written_as_0_and_named(tmp_path, caplog):
+  data = tile_data()
+  data.modules[0].module.computations[0].instructions[1].opcode = 'erf'
+  path, = tuning.featurize_file(
+      write(tmp_path / 'erf.pb', data), str(tmp_path / 'out'))
+  assert Kernel.load(path).node_opcode[1] == schema.UNKNOWN_OPCODE
+  assert (': 1 of 2 operations have no opcode in the data set and count as '
+          'unknown (0)') in caplog.text
+  assert not check.check_data(str(tmp_path / 'out')).faults
+  caplog.clear()
+  tuning.featurize_file(write(tmp_path / 'a.pb', tile_data()), str(tmp_path))
+  assert 'unknown' not in caplog.text
 
 
 def test_files_that_cannot_be_used(tmp_path):

@@ -7,12 +7,14 @@ import glob
 import os
 from typing import Any
 
+import numpy as np
 import tqdm
 
 from tpu_graphs_ext.data import npz, rules, schema
 from tpu_graphs_ext.errors import UserError
 
-COUNTED = ('kernels', 'nodes', 'edges', 'configs', 'without label')
+UNKNOWN = 'nodes of unknown opcode'
+COUNTED = ('kernels', 'nodes', UNKNOWN, 'edges', 'configs', 'without label')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +69,8 @@ def check_file(path: str, task: str = 'tile',
   counts['without label'] = int(withheld)
   counts |= {its.fields[name].axes[0]: len(array)
              for name, array in arrays.items() if array.ndim}
+  counts[UNKNOWN] = int((arrays.get(
+      'node_opcode', np.ones(0)) == schema.UNKNOWN_OPCODE).sum())
   return [Fault(path, *fault) for fault in (
       *faults.items(),
       *its.faults(arrays, strict=True, labelled=not withheld))], counts

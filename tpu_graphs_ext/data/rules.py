@@ -93,9 +93,10 @@ _READ = (
     Rule((IDS,), _repeated, 'an earlier row is the same node'))
 _CHECKED = (
     Rule(('node_opcode',),
-         lambda opcodes: ~np.isin(opcodes, list(schema.OPCODE_NAMES)),
-         'it is not in the table of opcodes (1 to '
-         f'{schema.NUM_OPCODES - 1})'),
+         lambda opcodes: ~np.isin(
+             opcodes, [schema.UNKNOWN_OPCODE, *schema.OPCODE_NAMES]),
+         f'it must be {schema.UNKNOWN_OPCODE} (unknown) or in the table of '
+         f'opcodes (1 to {schema.NUM_OPCODES - 1})'),
     Rule(('edge_index',), lambda edges: edges[:, 0] <= edges[:, 1],
          'rows are (consumer, producer), and a producer comes before its '
          'consumer'),

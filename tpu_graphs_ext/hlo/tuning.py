@@ -86,6 +86,11 @@ def featurize_file(path: str, out_dir: str) -> list[str]:
     raise files.cannot_be_written(out_dir, error) from error
   for target, content in contents.items():
     files.write_file(str(target), content)
+  for result in results:
+    if unknown := int((result.node_opcode == schema.UNKNOWN_OPCODE).sum()):
+      _log.warning('%s: %d of %d operations have no opcode in the data set '
+                   'and count as unknown (%d)', result.name, unknown,
+                   len(result.node_opcode), schema.UNKNOWN_OPCODE)
   return list(map(str, contents))
 
 
