@@ -87,20 +87,20 @@ class Training(NamedTuple):
 
 def _trained(spec: RunSpec) -> tuple[Training, Any]:
   """Trains at default flags; returns also the ranker as saved."""
-  from tpu_graphs_ext.engine import scoring, settings, train
-  from tpu_graphs_ext.tasks import layout_settings
+  from tpu_graphs_ext.engine import scoring, train
+  from tpu_graphs_ext.tasks import layout, tile
   shared = {'models_py': spec.models_py, 'cache_dir': spec.cache_dir}
   given = {'model': spec.model, 'model_kwargs_json': spec.kwargs,
            'epochs': spec.epochs, 'seed': spec.seed, 'out_dir': spec.folder,
            **shared}
   if spec.task == 'layout':
     root, source, search = spec.source.rsplit(os.sep, 2)
-    result = train.train(layout_settings.LayoutTrainSettings(
+    result = train.train(layout.LayoutTrainSettings(
         data_root=root, source=source, search=search, **given))
-    loading = layout_settings.LayoutLoadSettings(**shared)
+    loading = layout.LayoutLoadSettings(**shared)
   else:
-    result = train.train(settings.TrainSettings(data_root=spec.source, **given))
-    loading = settings.LoadSettings(**shared)
+    result = train.train(tile.TrainSettings(data_root=spec.source, **given))
+    loading = tile.LoadSettings(**shared)
   ranker = scoring.load_ranker(result.model_dir, loading)
   curve = result.run_info['train_curve']
   epochs = len(curve['epoch'])
@@ -114,12 +114,13 @@ def _trained(spec: RunSpec) -> tuple[Training, Any]:
 def _trained_booster(spec: RunSpec) -> tuple[Training, Any]:
   """The same of LightGBM: an epoch is a tree."""
   from tpu_graphs_ext.data import read
-  from tpu_graphs_ext.engine import evaluate, task
+  from tpu_graphs_ext.engine import evaluate
+  from tpu_graphs_ext.tasks import TILE
   splits = {}
   for split in ('train', 'valid'):
     folder = os.path.join(spec.source, split)
     splits[split] = read.read_kernels(folder)
-    evaluate.require_labels(splits[split], folder, task.find('tile'))
+    evaluate.require_labels(splits[split], folder, TILE)
   ranker = booster.fit(
       **splits, settings=booster.Settings(**json.loads(spec.kwargs)),
       seed=spec.seed)
@@ -149,9 +150,8 @@ def _problems(spec: RunSpec, split: str) -> tuple[Any, str]:
   if not source:
     return [], ''
   if spec.task == 'tile':
-    from tpu_graphs_ext.engine import settings, task
-    kernels = task.find('tile').read(
-        source, settings.LoadSettings(cache_dir=''))
+    from tpu_graphs_ext.tasks import tile
+    kernels = tile.TILE.read(source, tile.LoadSettings(cache_dir=''))
     if split != 'valid' and not all(kernel.is_labelled for kernel in kernels):
       return [], source
     return kernels, source

@@ -36,10 +36,9 @@ import numpy as np
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.engine import scoring
-from tpu_graphs_ext.engine import task as tasks
 from tpu_graphs_ext.errors import UserError, how_to_install
 from tpu_graphs_ext.hlo import tiles
-from tpu_graphs_ext.tasks import feature_stats
+from tpu_graphs_ext.tasks import TILE, feature_stats
 
 # In the CSV and the tables.
 NAME = 'LightGBM'
@@ -230,7 +229,7 @@ class Booster:
   @property
   def task(self) -> Any:
     """As a `Ranker` has it."""
-    return tasks.find('tile')
+    return TILE
 
   @property
   def leaves(self) -> int:

@@ -29,7 +29,8 @@ from tpu_graphs_ext.engine import artifacts, evaluate, results, scoring
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import tuning
 from tpu_graphs_ext.serving import kernel_sources, tile_search
-from tpu_graphs_ext.tasks import tile
+from tpu_graphs_ext.tasks import TILE, tile_results
+from tpu_graphs_ext.tasks.tile import LoadSettings
 
 # Of real kernels with fewer tiles, few orders are wrong.
 FEWEST_TILES = 10
@@ -46,8 +47,8 @@ def data_sets(data: str, real: list[str]) -> dict[str, Partition]:
       'real, all': Partition.from_kernels(kernels)}
 
 
-def measured(ranker, kernels: Partition) -> tile.Evaluation:
-  return tile.Evaluation(
+def measured(ranker, kernels: Partition) -> tile_results.Evaluation:
+  return tile_results.Evaluation(
       '', '', evaluate.measure(ranker, kernels, 'measure'))
 
 
@@ -63,8 +64,9 @@ def table(first: str, rows: dict[str, list[results.Summary]]) -> str:
 
 def analytic():
   """The analytic part alone, with the statistics of the package's model."""
-  trained = scoring.load_ranker(artifacts.PRETRAINED)
-  given = artifacts.load_run(artifacts.PRETRAINED).model_kwargs['feature_stats']
+  trained = scoring.load_ranker(artifacts.PRETRAINED, LoadSettings())
+  given = artifacts.load_run(
+      artifacts.PRETRAINED, TILE).model_kwargs['feature_stats']
   return dataclasses.replace(trained, model=load_models.build(
       'AnalyticTileModel', 10, trained.num_ops, {'feature_stats': given},
       graph=trained.task.sample_graph(trained.stats)))
@@ -92,7 +94,8 @@ def trees(data: str, seed: int, most: int, tiles: int):
 def rankers(args) -> dict[str, list]:
   """Row of the tables -> a ranker for each seed."""
   named = dict(pair.split('=', 1) for pair in args.model)
-  found = {name: [scoring.load_ranker(one) for one in dirs.split(',')]
+  found = {name: [scoring.load_ranker(model_dir, LoadSettings())
+                  for model_dir in dirs.split(',')]
            for name, dirs in named.items()}
   found['the analytic part alone'] = [analytic()]
   if args.seeds:

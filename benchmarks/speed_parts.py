@@ -27,6 +27,7 @@ from tpu_graphs_ext.data.kernel import Kernel, Partition
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.data.schema import OPCODES
 from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.tasks.tile import TrainSettings
 
 PROJECT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 REFERENCE, OURS = 'EarlyJoinSAGE', 'MyEarlyJoinSAGE'
@@ -288,14 +289,14 @@ def host_steps(name: str, data_root: str) -> Rows:
   """A row for each epoch but the first, by `tpu-graphs-ext train`."""
   import tensorflow as tf
 
-  from tpu_graphs_ext.engine import settings, threads, train
+  from tpu_graphs_ext.engine import threads, train
   threads.one_for_each_operation()
   begun, ended = [], []
   timer = tf.keras.callbacks.LambdaCallback(
       on_epoch_begin=lambda *_: begun.append(time.perf_counter()),
       on_epoch_end=lambda *_: ended.append(time.perf_counter()))
   with tempfile.TemporaryDirectory() as folder:
-    train.train(settings.TrainSettings(
+    train.train(TrainSettings(
         model=name, data_root=data_root, epochs=1 + EPOCHS, seed=0,
         early_stop=0, out_dir=folder, cache_dir=folder + '/cache'),
         further=(timer,))

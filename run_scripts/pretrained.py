@@ -19,6 +19,7 @@ import numpy as np
 from tpu_graphs_ext import files
 from tpu_graphs_ext.engine import artifacts, saved_weights
 from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.tasks import TILE
 
 # Where the model lay on the machine that trained it is nobody else's concern.
 _PLACES = {'out_dir': '~/out/tpugraphs_tiles', 'results_csv': ''}
@@ -40,18 +41,18 @@ def save_weights_only(model_dir: str, folder: str) -> str:
   Raises:
     UserError: a file is missing or damaged, or `folder` cannot be written.
   """
-  run = artifacts.load_run(model_dir)
+  run = artifacts.load_run(model_dir, TILE)
   buffer = io.BytesIO()
   np.savez_compressed(buffer, **{
       f'{place:04d}': np.asarray(value, np.float32)
       for place, (_, value) in enumerate(
           saved_weights.read(files.full_path(run.model_dir)))})
   args = {**run.info['args'], **_PLACES}
-  new_dir = artifacts.model_path(folder, artifacts.train_hash(args))
+  new_dir = artifacts.model_path(folder, TILE.train_hash(args))
   files.write_file(os.path.join(new_dir, saved_weights.COMPACT_FILE),
                    buffer.getvalue())
   kept = {key: run.info[key] for key in _KEPT if key in run.info}
-  artifacts.save_run_file({**kept, 'args': args}, folder)
+  artifacts.save_run_file({**kept, 'args': args}, folder, TILE)
   return new_dir
 
 

@@ -18,12 +18,12 @@ from tqdm import tqdm
 from support import eager_training, tiny_kernels, tiny_models
 from tpu_graphs_ext import cli
 from tpu_graphs_ext.cli import app, flags
-from tpu_graphs_ext.engine.settings import (
+from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.tasks.tile import (
   LoadSettings,
   StatsSettings,
   TrainSettings,
 )
-from tpu_graphs_ext.errors import UserError
 
 VERBS = list(flags.VERBS)
 

@@ -17,11 +17,13 @@ from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.engine import artifacts, settings
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.sweep import grid
+from tpu_graphs_ext.tasks import TILE
+from tpu_graphs_ext.tasks.tile import TrainSettings
 from tpu_graphs_ext.traces import analysis, calibrate
 
 STATS = {'minimum': [0.0, 1.0], 'maximum': [1.0, 1e9]}
 RUN = {
-    'args': settings.TrainSettings(seed=1).baseline_args(),
+    'args': TrainSettings(seed=1).baseline_args(),
     'final_error': {'val': {'1': 0.25}}, 'num_ops': 120,
     'feature_stats': {'node': STATS, 'config': STATS},
     'train_curve': {'epoch': [0, 1], 'train_loss': [2.5, 1.25]}}
@@ -36,7 +38,7 @@ def read_run(folder, content):
   (folder / 'model_x').mkdir(exist_ok=True)
   (folder / 'run_x.jsonz').write_bytes(
       gzip.compress(json.dumps(content).encode(), 1))
-  run = artifacts.load_run(str(folder / 'model_x'))
+  run = artifacts.load_run(str(folder / 'model_x'), TILE)
   if isinstance(run.info.get('feature_stats'), dict):
     stats = FeatureStats.from_json(run.info['feature_stats'])
     assert np.isfinite(stats.node.minimum).all()

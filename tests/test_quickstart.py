@@ -9,6 +9,8 @@ from support import tiny_layouts
 from tpu_graphs_ext import quickstart
 from tpu_graphs_ext.cli import app
 from tpu_graphs_ext.course import checkout
+from tpu_graphs_ext.sample.write import Summary
+from tpu_graphs_ext.tasks import LAYOUT, TILE
 
 
 def test_the_comparison():
@@ -18,7 +20,7 @@ def test_the_comparison():
       'opa': 0.75, 'kendall': 0.5} for name, errors in (
           ('MyEarlyJoinSAGE', (0.021, 0, 0)),
           ('EarlyJoinSAGE', (0.4, 0.2, 0.1)))}
-  table = quickstart.comparison('Title:', found, quickstart.TILE.ks)
+  table = quickstart.comparison('Title:', found, (1, 5, 10))
   assert [line.split() for line in table.splitlines()] == [
       ['Title:'], ['top-1', 'top-5', 'top-10', 'OPA', 'tau'],
       ['MyEarlyJoinSAGE', '2.10', '%', '0.00', '%', '0.00', '%', '0.750',
@@ -36,7 +38,7 @@ def test_the_next_commands_can_be_pasted(tmp_path, monkeypatch):
   (tmp_path / 'out/a b/models/model_0123456789').mkdir(parents=True)
   out = f'{tmp_path}/out/a b'
   text = quickstart.closing_text(
-      quickstart.TILE, f'{out}/models/model_0123456789', f'{out}/p.csv',
+      TILE, f'{out}/models/model_0123456789', f'{out}/p.csv',
       f'{out}/data', '/real.pb')
   lines = [line[2:] for line in text.splitlines() if line.startswith('  ')]
   assert len(lines) == 3
@@ -50,12 +52,12 @@ def test_the_next_commands_can_be_pasted(tmp_path, monkeypatch):
                                    '/real.pb')
 
 
-def write_tiny(unused_task, data) -> str:
+def write_tiny(unused_task, data) -> Summary:
   """Stands in for the sample data: programs of 20 configurations."""
   tiny_layouts.write_collection(data, train=2, configs=20)
   shutil.copytree(f'{data}/xla/random/valid',
                   f'{data}/xla/random/test_labelled')
-  return 'tiny data'
+  return Summary(data, {}, False)
 
 
 @pytest.mark.slow
@@ -66,11 +68,11 @@ def test_all_of_the_layout_task(monkeypatch, tmp_path, capsys, with_baseline):
   if with_baseline and not root:
     pytest.skip(f'{checkout.ROOT_VARIABLE} names no checkout of the baseline')
   monkeypatch.setattr(quickstart, 'find_baseline', lambda unused_out: root)
-  monkeypatch.setattr(quickstart, 'write_data', write_tiny)
-  task = quickstart.LAYOUT
+  monkeypatch.setattr(type(LAYOUT), 'write_sample', write_tiny)
+  task = LAYOUT
   text = quickstart.run(task, str(tmp_path), 1)
   table = capsys.readouterr().out
-  for name in task.models:
+  for name in task.quickstart.models:
     assert f'\n{name}' in table
   assert (tmp_path / 'layout_predictions.csv').read_text().count('layout:') == 2
   assert 'evaluate --task layout --dir ' in text

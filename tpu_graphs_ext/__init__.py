@@ -16,9 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # True for editors and type checkers.
   from tpu_graphs_ext.analytic.explain import Explanation
   from tpu_graphs_ext.data.kernel import Kernel
-  from tpu_graphs_ext.engine.evaluate import evaluate, evaluate_all
-  from tpu_graphs_ext.engine.rank import Choice, Ranking, predict, rank
-  from tpu_graphs_ext.engine.settings import LoadSettings, TrainSettings
+  from tpu_graphs_ext.engine.rank import Choice, Ranking
   from tpu_graphs_ext.engine.train import TrainResult, train
   from tpu_graphs_ext.errors import UserError
   from tpu_graphs_ext.serving.blocks import BlockChoice, BlockRanking
@@ -29,7 +27,9 @@ if TYPE_CHECKING:  # True for editors and type checkers.
     SourceRanking,
     TileChoice,
   )
-  from tpu_graphs_ext.tasks.tile import Evaluation
+  from tpu_graphs_ext.tasks.api import evaluate, evaluate_all, predict, rank
+  from tpu_graphs_ext.tasks.tile import LoadSettings, TrainSettings
+  from tpu_graphs_ext.tasks.tile_results import Evaluation
 
 __version__ = '0.3.0'
 
@@ -43,16 +43,16 @@ __all__ = [
 _NAMES = {
     'analytic.explain': 'Explanation',
     'data.kernel': 'Kernel',
-    'engine.evaluate': 'evaluate evaluate_all',
-    'engine.rank': 'Choice Ranking predict rank',
-    'engine.settings': 'LoadSettings TrainSettings',
+    'engine.rank': 'Choice Ranking',
     'engine.train': 'TrainResult train',
     'errors': 'UserError',
     'serving.blocks': 'BlockChoice BlockRanking',
     'serving.cost_model': 'CostModel',
     'serving.export': 'Export export',
     'serving.tile_ranking': 'KernelRanking SourceRanking TileChoice',
-    'tasks.tile': 'Evaluation',
+    'tasks.api': 'evaluate evaluate_all predict rank',
+    'tasks.tile': 'LoadSettings TrainSettings',
+    'tasks.tile_results': 'Evaluation',
 }
 # Name -> the module that has it.
 _HOMES = {name: module for module, names in _NAMES.items()

@@ -1,52 +1,89 @@
-"""The only place that knows where models.py is and which models it has."""
+"""The only place that imports a models.py and knows which models it has."""
 
 from __future__ import annotations
 
 import contextlib
-import importlib.machinery
+import hashlib
+import importlib.abc
 import importlib.util
 import inspect
 import os
 import sys
 from collections.abc import Iterable, Iterator
+from types import ModuleType
 from typing import Any
 
+from tpu_graphs_ext import files
 from tpu_graphs_ext.errors import UserError
 
-
-def models_path(task: str = 'tile') -> str:
-  """The package's models.py of a task, found without importing TensorFlow."""
-  return os.path.join(
-      os.path.dirname(os.path.abspath(__file__)),
-      {'tile': 'models.py', 'layout': 'layout_models.py'}[task])
+# File of the package -> its first content, which its module may have.
+_packaged: dict[str, bytes] = {}
 
 
-def models_module(models_py: str = ''):
-  """The package's models.py, or the file of that path, or a UserError."""
-  if not models_py:
+def models_path(name: str = 'models.py') -> str:
+  """The package's file of that name, found without importing TensorFlow."""
+  return os.path.join(os.path.dirname(os.path.abspath(__file__)), name)
+
+
+def models_module(models_py: str = '') -> ModuleType:
+  """The module of a file as it is now; '' is the package's models.py.
+
+  Each content is imported once, so an edited file gives another module, and
+  models that were made before keep their code. Raises UserError if the file is
+  missing or cannot be imported.
+  """
+  path = os.path.abspath(os.path.expanduser(models_py or models_path()))
+  try:
+    with files.open_ordinary(path) as file:
+      source = file.read()
+  except OSError as error:
+    raise UserError(f'--models_py: no file {path} that can be read '
+                    f'({error.strerror or error}); give the path of a models.py'
+                    ) from error
+  # The package's own are imported under their names, once.
+  if path == models_path() and _packaged.setdefault(path, source) == source:
     from tpu_graphs_ext import models
     return models
-  path = os.path.abspath(os.path.expanduser(models_py))
-  if path == models_path('layout'):  # Imported only once.
+  if path == models_path('layout_models.py') and (
+      _packaged.setdefault(path, source) == source):
     from tpu_graphs_ext import layout_models
     return layout_models
-  if not os.path.isfile(path):
-    raise UserError(
-        f'--models_py: no file {path}; give the path of a models.py')
-  name = 'models_' + str(abs(hash(path)))
+  name = 'models_' + hashlib.sha256(path.encode() + b'\0' + source).hexdigest()
   if name not in sys.modules:
-    # It loads a source with any ending, such as models.py.backup.
-    loader = importlib.machinery.SourceFileLoader(name, path)
-    spec = importlib.util.spec_from_file_location(name, path, loader=loader)
-    module = importlib.util.module_from_spec(spec)
-    try:
-      loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-      raise UserError(
-          f'--models_py: {path} cannot be imported '
-          f'({type(error).__name__}: {error}); mend the file') from error
-    sys.modules[name] = module
+    sys.modules[name] = _imported(name, path, source)
   return sys.modules[name]
+
+
+class _Source(importlib.abc.InspectLoader):
+  """Loads a module from the bytes that were read, whatever its file is now."""
+
+  def __init__(self, path: str, source: bytes):
+    self._path, self._source = path, source
+
+  def get_source(self, fullname: str) -> str:
+    # For tracebacks, and for AutoGraph, which reads code again to convert it.
+    return importlib.util.decode_source(self._source)
+
+  def get_code(self, fullname: str):
+    # No file has this name, so nobody takes the lines of an edited file.
+    return compile(self._source, f'{self._path}:{fullname[-8:]}', 'exec',
+                   dont_inherit=True)
+
+
+def _imported(name: str, path: str, source: bytes) -> ModuleType:
+  loader = _Source(path, source)
+  module = importlib.util.module_from_spec(
+      importlib.util.spec_from_loader(name, loader, origin=path))
+  module.__file__ = path
+  sys.modules[name] = module  # A dataclass looks for its module.
+  try:
+    loader.exec_module(module)
+  except (Exception, SystemExit) as error:
+    del sys.modules[name]
+    raise UserError(
+        f'--models_py: {path} cannot be imported '
+        f'({type(error).__name__}: {error}); mend the file') from error
+  return module
 
 
 def model_names(models_py: str = '') -> list[str]:

@@ -8,9 +8,10 @@ import pytest
 
 from support import eager_training, tiny_kernels, tiny_models
 from support.places import BENCHMARKS, PROJECT
-from tpu_graphs_ext.engine import evaluate, settings
+from tpu_graphs_ext.engine import evaluate
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.sweep import pool
+from tpu_graphs_ext.tasks.tile import LoadSettings
 
 sys.path.insert(0, str(BENCHMARKS))
 
@@ -151,7 +152,7 @@ def test_the_numbers_are_those_of_evaluate(finished):
   (model_dir,) = (folder / 'work' / 'runs').glob('tiny_TinyRanker*/model_*')
   again = evaluate.evaluate(
       str(model_dir), str(folder / 'data' / 'test_labelled'),
-      loading=settings.LoadSettings(
+      loading=LoadSettings(
           cache_dir='', models_py=str(folder / 'models.py'))).micro
   for column, measure in (('top1', 'slowdown_1'), ('opa', 'opa')):
     assert float(good[f'test_micro_{column}']) == pytest.approx(

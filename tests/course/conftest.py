@@ -5,13 +5,14 @@ import subprocess
 import pytest
 
 from tpu_graphs_ext.course import checkout
+from tpu_graphs_ext.tasks import TASKS
 
 
 @pytest.fixture
 def root(tmp_path, plain_git):
   """In git, with models of its own for both tasks, the scripts beside it."""
   root = tmp_path / 'tpu_graphs'
-  for name in checkout.TASKS.values():
+  for name in (task.baseline_models for task in TASKS.values()):
     (root / name).parent.mkdir(parents=True)
     (root / name).write_bytes(b'# the original\n')
   (root / 'tiles_train.py').write_text('')

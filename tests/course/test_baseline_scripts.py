@@ -31,9 +31,9 @@ from tpu_graphs_ext.engine import (
   scoring,
   train,
 )
-from tpu_graphs_ext.engine.settings import LoadSettings, StatsSettings
 from tpu_graphs_ext.sample import write
-from tpu_graphs_ext.tasks import feature_stats, tile_batches
+from tpu_graphs_ext.tasks import TILE, feature_stats, tile_batches
+from tpu_graphs_ext.tasks.tile import LoadSettings, StatsSettings, TrainSettings
 
 pytestmark = pytest.mark.baseline
 
@@ -113,7 +113,7 @@ def assert_close(got: np.ndarray, want: np.ndarray) -> None:
 @pytest.mark.parametrize('name', load_models.model_names())
 def test_tiles_train_writes_model_run_file_and_csv(trained, data, name):
   model_dir = trained(name)
-  run_info = artifacts.load_run(model_dir).info
+  run_info = artifacts.load_run(model_dir, TILE).info
   assert run_info['train_curve']['epoch'] == [0, 1]
   for curve in ('train_loss', 'train_opa', 'val_loss', 'val_opa'):
     assert np.isfinite(run_info['train_curve'][curve]).all()
@@ -132,7 +132,7 @@ def test_our_host_gives_their_scripts_numbers(
 
 def test_a_model_of_our_host_is_read_by_their_scripts(
     swapped, data, tmp_path):
-  result = train.train(train.TrainSettings(
+  result = train.train(TrainSettings(
       model='MyEarlyJoinSAGE', recipe='best', epochs=2, data_root=data,
       cache_dir='', out_dir=str(tmp_path / 'out'), seed=3))
   compare_with_scripts(swapped, result.model_dir, data, tmp_path)
@@ -252,7 +252,7 @@ def test_extreme_kernels_train_and_rank(swapped, tmp_path, name):
       swapped, f'{tmp_path}/data', tmp_path / 'out', f'--model={name}',
       '--batch=2', '--configs=5',
       f'--model_kwargs_json={json.dumps(checks.SMALL.get(name, {}))}')
-  run = artifacts.load_run(model_dir).info
+  run = artifacts.load_run(model_dir, TILE).info
   for curve in (*run['train_curve'].values(),
                 [*run['final_error']['val'].values()]):
     assert np.isfinite(curve).all()

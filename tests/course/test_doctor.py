@@ -14,8 +14,8 @@ from tpu_graphs_ext import cli
 from tpu_graphs_ext.course import checkout, doctor, swap
 from tpu_graphs_ext.course.doctor import BROKEN, FINE, WARNING
 from tpu_graphs_ext.data import read, schema
-from tpu_graphs_ext.engine import settings
 from tpu_graphs_ext.stacks import versions
+from tpu_graphs_ext.tasks import tile
 
 CLASSIC = versions.STACKS['classic'].requirements
 
@@ -115,7 +115,7 @@ def test_data(tmp_path, monkeypatch):
 
 def test_a_cache_of_other_data(tmp_path, monkeypatch):
   """As the baseline's reader names and writes it."""
-  monkeypatch.setattr(settings, 'CACHE_DIR', str(tmp_path / 'cache'))
+  monkeypatch.setattr(tile, 'CACHE_DIR', str(tmp_path / 'cache'))
   root = tiny_kernels.write_data_root(tmp_path / 'data')
   assert not [*doctor.cache_findings(str(root))]
   key = hashlib.md5(f'{root}/train:10:False'.encode()).hexdigest()

@@ -9,6 +9,7 @@ import pytest
 from tpu_graphs_ext import load_models
 from tpu_graphs_ext.course import checkout, swap
 from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.tasks import LAYOUT
 
 THEIRS = b'# the original\n'
 
@@ -58,10 +59,10 @@ def test_in_twice_and_out_twice(root, student, monkeypatch, tmp_path):
     assert in_place(root) == text.encode()
     assert state(root) == swap.INSTALLED
   # The other task has its own file.
-  swap.install(task='layout')
+  swap.install(task=LAYOUT)
   assert swap.uninstall().startswith('restored')
-  assert swap.state(str(root / checkout.LAYOUT_MODELS_PY)) == swap.INSTALLED
-  assert swap.uninstall(task='layout').startswith('restored')
+  assert swap.state(str(root / LAYOUT.baseline_models)) == swap.INSTALLED
+  assert swap.uninstall(task=LAYOUT).startswith('restored')
   assert_clean(root)
   assert swap.uninstall(str(root)).startswith("already the checkout's own")
 

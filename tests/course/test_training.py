@@ -9,8 +9,8 @@ import pytest
 from support import tiny_kernels
 from support.places import PROJECT
 from tpu_graphs_ext.course import checkout, training
-from tpu_graphs_ext.engine import settings
 from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.tasks import tile
 
 # Takes flags and names its model as the baseline's script does.
 SCRIPT = '''
@@ -46,7 +46,7 @@ Made = type('Made', (), {})
 def student(root, tmp_path, monkeypatch):
   """A folder with data/ and models.py, from where paths are relative."""
   (root / 'tiles_train.py').write_text(SCRIPT)
-  monkeypatch.setattr(settings, 'CACHE_DIR', str(tmp_path / 'cache'))
+  monkeypatch.setattr(tile, 'CACHE_DIR', str(tmp_path / 'cache'))
   home = tmp_path / 'student'
   tiny_kernels.write_data_root(home / 'data')
   (home / 'models.py').write_text(MODELS)

@@ -19,9 +19,10 @@ from support import damage
 from tpu_graphs_ext.course import verify, zip_file
 from tpu_graphs_ext.engine import artifacts
 from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.tasks import TILE
 
 RUN_INFO = {'args': {'model': 'M', 'model_kwargs_json': '{}', 'configs': 2}}
-HASH = artifacts.train_hash(RUN_INFO['args'])
+HASH = TILE.train_hash(RUN_INFO['args'])
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def verdict(monkeypatch, tmp_path):
   (model_dir / 'variables').mkdir(parents=True)
   (model_dir / 'saved_model.pb').write_bytes(b'graph')
   (model_dir / 'variables' / 'variables.index').write_bytes(b'index')
-  artifacts.save_run_file(RUN_INFO, str(tmp_path / 'out'))
+  artifacts.save_run_file(RUN_INFO, str(tmp_path / 'out'), TILE)
   (tmp_path / 'mine.py').write_text('# mine\n')
   verdict = verify.Verdict(
       str(model_dir), str(tmp_path / 'mine.py'), run_info=RUN_INFO)
@@ -60,7 +61,7 @@ def test_names_and_round_trip(packed, verdict, tmp_path):
   assert (manifest['model'], manifest['toy_data']) == ('M', False)
   assert set(manifest['files']) == set(names) - {'MANIFEST.json'}
   model_dir, models_py = zip_file.unpack(packed, str(tmp_path / 'there'))
-  assert artifacts.load_run(model_dir).info == RUN_INFO
+  assert artifacts.load_run(model_dir, TILE).info == RUN_INFO
   assert pathlib.Path(models_py).read_text() == '# mine\n'
   # The same hand-in gives the same bytes.
   first = pathlib.Path(packed).read_bytes()

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from support import tiny_kernels, tiny_layouts
-from tpu_graphs_ext.data import check, schema
+from tpu_graphs_ext.data import check, rules, schema
 from tpu_graphs_ext.data.kernel import STORED_NAMES
 from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.tasks import TASKS
 
 
 def stored(kernel=None) -> dict:
@@ -31,9 +32,9 @@ def write(folder, arrays, name='net_1') -> str:
   return str(folder / f'{name}.npz')
 
 
-def faults(path, task='tile', **kwargs) -> list[str]:
+def faults(path, of_task=rules.TILE, **kwargs) -> list[str]:
   return [f'{fault.field}: {fault.message}'
-          for fault in check.check_file(path, task, **kwargs)[0]]
+          for fault in check.check_file(path, of_task, **kwargs)[0]]
 
 
 def changed(arrays, key, place, value) -> dict:
@@ -46,7 +47,7 @@ def changed(arrays, key, place, value) -> dict:
 
 def test_sound_files_have_no_fault(tmp_path):
   assert faults(write(tmp_path, stored())) == []
-  assert faults(write(tmp_path, program()), task='layout') == []
+  assert faults(write(tmp_path, program()), of_task=rules.LAYOUT) == []
 
 
 def test_wrong_dtype_and_missing_array(tmp_path):
@@ -124,7 +125,7 @@ PROGRAMS = [  # Array, place, value there.
 def test_programs_that_break_a_rule(tmp_path):
   for key, place, value, expected in PROGRAMS:
     found = faults(write(tmp_path, changed(program(), key, place, value)),
-                   task='layout')
+                   of_task=rules.LAYOUT)
     assert any(expected in fault for fault in found), (expected, found)
 
 
@@ -154,7 +155,7 @@ def test_files_of_the_other_task(tmp_path):
   said = 'is a file of the layout task: it has node_config_feat'
   assert said in faults(layout)[0]
   assert 'is a file of the tile task: it has config_feat' in faults(
-      write(tmp_path / 'mixed', stored()), task='layout')[0]
+      write(tmp_path / 'mixed', stored()), of_task=rules.LAYOUT)[0]
   fault, = check.check_data(str(tmp_path / 'mixed')).faults
   assert fault.file == layout
 
@@ -222,5 +223,5 @@ def test_real_files_are_sound(shared_data):
   paths = list((shared_data / 'published_npz').glob('*.npz'))
   assert len(paths) > 1
   for path in paths:
-    assert faults(str(path), path.name.split('__')[0],
+    assert faults(str(path), TASKS[path.name.split('__')[0]].rules,
                   may_hide='__test__' in path.name) == []

@@ -11,6 +11,7 @@ from tpu_graphs_ext import cli, load_models
 from tpu_graphs_ext.cli import app
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.engine import settings
+from tpu_graphs_ext.tasks import TASKS
 
 PAGES = ('README.md', 'CONTRIBUTING.md', 'SECURITY.md',
          'benchmarks/README.md', *sorted(
@@ -169,8 +170,8 @@ def test_recipes_are_those_of_the_engine():
 
 def test_tables_have_every_model_and_pages_no_other():
   tiles, layouts = (
-      set(load_models.model_names(load_models.models_path(task)))
-      for task in ('tile', 'layout'))
+      set(load_models.model_names(task.models_file))
+      for task in TASKS.values())
   for text, models in (
       (text_of('docs/models.md').split('\n## ')[0], tiles),
       (section_of('docs/models.md', 'The layout task'), layouts)):

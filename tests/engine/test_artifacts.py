@@ -24,9 +24,10 @@ from support import (
 )
 from tpu_graphs_ext import cli, files
 from tpu_graphs_ext.engine import artifacts, scoring, train
-from tpu_graphs_ext.engine.settings import LoadSettings
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.serving.cost_model import CostModel
+from tpu_graphs_ext.tasks import TILE
+from tpu_graphs_ext.tasks.tile import LoadSettings
 
 RUN_INFO = {'args': {'model': 'M', 'model_kwargs_json': '{}', 'configs': 2}}
 
@@ -55,7 +56,7 @@ def load(model_dir, **changes):
 def test_hash_and_paths(monkeypatch, tmp_path):
   # printf '{"a": 1, "b": "x"}' | md5sum
   for args in ({'a': 1, 'b': 'x'}, {'b': 'x', 'a': 1}):
-    assert artifacts.train_hash(args) == '4f5f4713d180fb0cb1041f7caf4faaaa'
+    assert TILE.train_hash(args) == '4f5f4713d180fb0cb1041f7caf4faaaa'
   monkeypatch.chdir(tmp_path)
   monkeypatch.setenv('HOME', str(tmp_path))
   for spelling in ('model_abc', 'model_abc/', './model_abc//', '~/model_abc',
@@ -142,10 +143,10 @@ WRONG = [
 def test_a_run_file_is_not_trusted(tmp_path):
   for run in (RUN_INFO, GOOD):
     assert artifacts.read_run_file(
-        artifacts.save_run_file(run, str(tmp_path))) == run
+        artifacts.save_run_file(run, str(tmp_path), TILE)) == run
   for args, changes, message in WRONG:
     run = {**GOOD, **changes, 'args': {**GOOD['args'], **args}}
-    path = artifacts.save_run_file(run, str(tmp_path))
+    path = artifacts.save_run_file(run, str(tmp_path), TILE)
     with pytest.raises(UserError, match=f'run_.*jsonz: .*{message}'):
       artifacts.read_run_file(path)
 
@@ -179,7 +180,7 @@ def test_full_disk_keeps_the_last_good_model(trained, tmp_path):
     model = types.SimpleNamespace(save=lambda path, **_: pathlib.Path(
         path, 'saved_model.pb').write_bytes(bytes(10 ** 6)))
     with pytest.raises(UserError, match=r'cannot be written.*free some space'):
-      artifacts.save_run(model, good.run_info, str(disk))
+      artifacts.save_run(model, good.run_info, str(disk), TILE)
     np.testing.assert_array_equal(load(good.model_dir).scores(kernel), scores)
     assert not [name for name in os.listdir(disk) if name.endswith('.tmp')]
   finally:
@@ -200,11 +201,12 @@ def pretrained(saved_model_dir, tmp_path, monkeypatch):
 
 def test_weights_only_give_the_same_scores(saved_model_dir, tmp_path):
   made = save_weights_only(saved_model_dir, str(tmp_path))
-  args = artifacts.load_run(made).info['args']
-  assert args == {**artifacts.load_run(saved_model_dir).info['args'],
+  args = artifacts.load_run(made, TILE).info['args']
+  assert args == {**artifacts.load_run(saved_model_dir, TILE).info['args'],
                   'out_dir': '~/out/tpugraphs_tiles', 'results_csv': ''}
   assert sorted(os.listdir(made)) == ['weights.npz']
-  one, other = map(scoring.load_ranker, (saved_model_dir, made))
+  one, other = (scoring.load_ranker(model_dir, LoadSettings())
+                for model_dir in (saved_model_dir, made))
   for kernel in saved_run.KERNELS:
     np.testing.assert_array_equal(one.scores(kernel), other.scores(kernel))
 
@@ -230,10 +232,10 @@ def test_weights_that_do_not_fit_models_py(pretrained):
                            (wild, 'finite floats')):
     np.savez_compressed(path, **content)
     with pytest.raises(UserError, match=message):
-      scoring.load_ranker('pretrained')
+      scoring.load_ranker('pretrained', LoadSettings())
   np.savez_compressed(path, **{first: arrays[first]})
   artifacts.save_run_file(
-      {**artifacts.load_run('pretrained').info,
-       'versions': {'tpu_graphs_ext': '0.0.9'}}, str(pretrained.parent))
+      {**artifacts.load_run('pretrained', TILE).info,
+       'versions': {'tpu_graphs_ext': '0.0.9'}}, str(pretrained.parent), TILE)
   with pytest.raises(UserError, match=r'with tpu_graphs_ext 0\.0\.9; this is'):
-    scoring.load_ranker('pretrained')
+    scoring.load_ranker('pretrained', LoadSettings())

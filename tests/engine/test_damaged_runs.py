@@ -11,14 +11,16 @@ import pytest
 from hypothesis import strategies
 
 from support import damage
-from tpu_graphs_ext.engine import artifacts, predictions_csv, settings
+from tpu_graphs_ext.engine import artifacts, predictions_csv
 from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.tasks import TILE, tile
+from tpu_graphs_ext.tasks.tile import TrainSettings
 
 RUN = {
     'train_curve': {'epoch': [0, 1], 'train_loss': [2.5, 1.25],
                     'val_opa': [0.5, 0.75]},
     'final_error': {'val': {'1': 0.25, '5': 0.125, '10': 0.0}},
-    'args': settings.TrainSettings(seed=1).baseline_args(),
+    'args': TrainSettings(seed=1).baseline_args(),
     'test_predictions': {'a': [3, 0, 2], 'b': [1, 1, 0]},
     'feature_stats': {name: {'low': [0.0, 1.0], 'high': [1.0, 1e9],
                              'used': [True, False]}
@@ -61,7 +63,7 @@ def test_any_run_file(tmp_path, rounds):
     file.write_bytes(gzip.compress(json.dumps(content).encode(), mtime=0))
     with damage.within_limits(content):
       try:
-        run = artifacts.load_run(str(model_dir))
+        run = artifacts.load_run(str(model_dir), TILE)
       except UserError as error:
         assert str(file) in str(error)
         return
@@ -104,9 +106,9 @@ def test_damaged_predictions(tmp_path, rounds):
     strategies.lists(strategies.integers(0, 10 ** 6), min_size=1)))
 def test_what_was_written_is_read(tmp_path_factory, best):
   path = str(tmp_path_factory.getbasetemp() / 'round_trip.csv')
-  predictions_csv.write(path, best)
+  predictions_csv.write(path, best, 'tile:xla:')
   assert predictions_csv.read(path) == {
-      predictions_csv.TILE + name: indices for name, indices in best.items()}
+      'tile:xla:' + name: indices for name, indices in best.items()}
 
 
 TEXTS = strategies.text(max_size=60) | damage.JSON.map(json.dumps) | (
@@ -124,12 +126,12 @@ def test_any_arguments(rounds):
   def check(text):
     with damage.within_limits(text[:100]):
       try:
-        kwargs = settings.TrainSettings(model_kwargs_json=text).model_kwargs
+        kwargs = TrainSettings(model_kwargs_json=text).model_kwargs
         assert repr(kwargs) == repr(json.loads(text))
       except UserError as error:
         assert len(str(error)) < 2000
       with contextlib.suppress(UserError):
-        losses = settings.parse_losses(text)
+        losses = tile.parse_losses(text)
         assert all(0 < weight < math.inf for _, weight in losses)
 
   check()

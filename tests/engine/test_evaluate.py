@@ -10,16 +10,16 @@ import pytest
 
 from support import tiny_kernels
 from tpu_graphs_ext.data.kernel import Partition
-from tpu_graphs_ext.engine import evaluate, results, scoring, task
+from tpu_graphs_ext.engine import evaluate, results, scoring
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.tasks import tile
-from tpu_graphs_ext.tasks.tile import Evaluation
+from tpu_graphs_ext.tasks import TILE, tile_results
+from tpu_graphs_ext.tasks.tile_results import Evaluation
 
 
 class ByFirstColumn:
   """Scores a configuration with minus its first column."""
 
-  task = task.find('tile')
+  task = TILE
 
   def __init__(self, keep_repeats=False):
     self._keep_repeats = keep_repeats
@@ -71,7 +71,7 @@ def test_means_over_kernels_and_programs(evaluation):
   assert evaluation.rankable['opa'] == pytest.approx(1 / 3)
   assert {name: summary['slowdown_1']
           for name, summary in evaluation.programs.items()} == {
-      tile.NO_PROGRAM: 5.0, 'net_a': 1.0, 'net_b': 0.5}
+      tile_results.NO_PROGRAM: 5.0, 'net_a': 1.0, 'net_b': 0.5}
   assert evaluation.macro['slowdown_1'] == pytest.approx((5 + 1 + 0.5) / 3)
 
 
@@ -149,7 +149,7 @@ def test_default_tile_random_choice_and_kind():
 def test_kernels_without_labels(caplog):
   both = Partition.from_kernels([kernel_of('good_0', [0, 1], [1, 2]),
                                  kernel_of('blank_0', [0, 1], [0, 0])])
-  kept = evaluate.labelled(both, 'here', task.find('tile'))
+  kept = evaluate.labelled(both, 'here', TILE)
   assert kept.names == ['good_0']
   assert 'left out 1 of 2 kernels' in caplog.text
 

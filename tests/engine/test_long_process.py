@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from support import tiny_kernels
 from tpu_graphs_ext.engine import evaluate, rank, train
-from tpu_graphs_ext.engine.settings import LoadSettings, TrainSettings
+from tpu_graphs_ext.tasks.tile import LoadSettings, TrainSettings
 
 pytestmark = [pytest.mark.survive, pytest.mark.skipif(
     not os.path.isdir('/proc/self/fd'), reason='needs /proc')]

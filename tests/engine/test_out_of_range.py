@@ -11,6 +11,7 @@ from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Partition
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.engine import out_of_range, scoring
+from tpu_graphs_ext.tasks import TILE
 
 U8 = schema.NODE_COLUMN['shape_element_type_is_u8']
 SIZE = schema.NODE_COLUMN['shape_dimensions_0']
@@ -31,13 +32,13 @@ def kernel_of(tile_id='net_0', u8=(0, 0, 0, 0), size=(0, 1024, 7, 7),
 
 def found_in(stats, kernel, opcodes=None):
   return out_of_range.of_problem(
-      scoring.Ranker(None, stats, 256, opcodes=opcodes), kernel)
+      scoring.Ranker(None, stats, 256, TILE, opcodes=opcodes), kernel)
 
 
 def warn(stats, kernels, opcodes=None, level=logging.DEBUG):
   logging.getLogger(out_of_range.__name__).setLevel(level)
   out_of_range.warn(
-      scoring.Ranker(None, stats, 256, 'model_x', opcodes=opcodes),
+      scoring.Ranker(None, stats, 256, TILE, 'model_x', opcodes=opcodes),
       Partition.from_kernels(kernels))
 
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from tpu_graphs_ext.engine import artifacts, metrics, scoring
 from tpu_graphs_ext.sample import kernels, write
+from tpu_graphs_ext.tasks.tile import LoadSettings
 
 
 def test_it_is_small():
@@ -20,7 +21,7 @@ def test_it_ranks_kernels_that_it_was_not_trained_on():
 
   Then train the model again; see run_scripts/pretrained.py.
   """
-  ranker = scoring.load_ranker(artifacts.PRETRAINED)
+  ranker = scoring.load_ranker(artifacts.PRETRAINED, LoadSettings())
   compiled = kernels.split_kernels('v3', 'test')
   slowdowns = []
   for kernel in compiled[::len(compiled) // 16]:

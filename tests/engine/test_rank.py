@@ -8,8 +8,8 @@ import pytest
 from support import eager_training, tiny_kernels, tiny_models
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.engine import rank, scoring
-from tpu_graphs_ext.engine.settings import LoadSettings
 from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.tasks.tile import LoadSettings
 
 GIVEN = np.array([0.5, -1.0, 0.25, 2.0], np.float32)
 SCORES = scoring.Scores(GIVEN, np.arange(4))

@@ -12,8 +12,8 @@ import tensorflow as tf
 
 from support import eager_training, kill_and_resume, tiny_kernels, tiny_models
 from tpu_graphs_ext.engine import callbacks, resume, scoring, train
-from tpu_graphs_ext.engine.settings import LoadSettings
 from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.tasks.tile import LoadSettings
 
 
 @pytest.fixture(scope='module')

@@ -13,6 +13,7 @@ from tpu_graphs_ext.data.kernel import Partition
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.engine import scoring
 from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.tasks import TILE
 
 KERNELS = [tiny_kernels.make_kernel(f'net_{i}', num_configs=i + 2, base=i)
            for i in range(12)]
@@ -37,7 +38,8 @@ class Gathering:
 
 def ranker_of(model, kernels=PARTITION, num_ops=100):
   return scoring.Ranker(
-      model, FeatureStats.of_partition(kernels), num_ops, name='model_x')
+      model, FeatureStats.of_partition(kernels), num_ops, TILE,
+      name='model_x')
 
 
 def test_kernels_are_scored_side_by_side_and_come_in_order(monkeypatch):

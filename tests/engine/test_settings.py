@@ -6,9 +6,10 @@ import json
 
 import pytest
 
-from tpu_graphs_ext.engine import artifacts
-from tpu_graphs_ext.engine.settings import RECIPES, LoadSettings, TrainSettings
+from tpu_graphs_ext.engine.settings import RECIPES
 from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.tasks import TILE
+from tpu_graphs_ext.tasks.tile import LoadSettings, TrainSettings
 
 # One for each rule.
 WRONG = [
@@ -50,7 +51,7 @@ def test_args_have_the_baseline_keys_and_its_hash():
       'results_csv': '/r.csv', 'validate_batches': -1, 'run_id': ''}
   assert args == expected and list(args) == list(expected)
   text = json.dumps(expected, sort_keys=True).encode()
-  assert artifacts.train_hash(args) == hashlib.md5(text).hexdigest()
+  assert TILE.train_hash(args) == hashlib.md5(text).hexdigest()
   csv = TrainSettings(out_dir='/o').baseline_args()['results_csv']
   assert csv.startswith('/o/results_') and csv[11:-4].isdigit()  # The time.
 

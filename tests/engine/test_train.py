@@ -14,17 +14,16 @@ from support import eager_training, tiny_kernels, tiny_models
 from tpu_graphs_ext.data import read
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.engine import (
-  artifacts,
   compiled_model,
   predictions_csv,
   rank,
   scoring,
   train,
 )
-from tpu_graphs_ext.engine import task as tasks
-from tpu_graphs_ext.engine.settings import LoadSettings
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.stacks import versions
+from tpu_graphs_ext.tasks import TILE
+from tpu_graphs_ext.tasks.tile import LoadSettings
 
 
 @pytest.fixture(scope='module')
@@ -62,14 +61,15 @@ def test_run_file_has_the_baseline_keys_and_ours(trained):
     run = json.load(file)
   assert run == json.loads(json.dumps(trained.run_info))
   assert list(run) == [
-      'train_curve', 'final_error', 'args', 'seed', 'feature_stats', 'num_ops',
-      'opcodes', 'host', 'versions', 'seconds', 'settings', 'test_predictions']
+      'train_curve', 'final_error', 'task', 'args', 'seed', 'feature_stats',
+      'num_ops', 'opcodes', 'host', 'versions', 'seconds', 'settings',
+      'test_predictions']
   assert run['seed'] == 1
   assert run['train_curve']['epoch'] == list(range(12))
   assert all(len(values) == 12 for values in run['train_curve'].values())
   assert run['seconds'].keys() == {
       'read', 'train', 'validate', 'test', 'total'}
-  name = artifacts.train_hash(run['args'])
+  name = TILE.train_hash(run['args'])
   # Nothing else is left.
   assert sorted(os.listdir(os.path.dirname(trained.model_dir))) == sorted([
       f'model_{name}', f'run_{name}.jsonz',
@@ -142,7 +142,7 @@ def test_best_epoch_is_saved_and_early_stop_counts_from_it(
 
 def test_train_batches_are_drawn_anew_and_validation_ones_are_not(data_root):
   settings = tiny_models.tiny_settings(data_root, '.', validate_batches=2)
-  task = tasks.find(settings)
+  task = settings.task
   train_batches, valid_batches = (
       [[labels.numpy() for unused_graph, labels in data]
        for unused_epoch in range(2)]

@@ -12,8 +12,8 @@ from support import model_checks as checks
 from support import tiny_kernels
 from tpu_graphs_ext import models
 from tpu_graphs_ext.data.kernel import Partition
-from tpu_graphs_ext.engine.settings import StatsSettings
 from tpu_graphs_ext.tasks import feature_stats, tile_batches
+from tpu_graphs_ext.tasks.tile import StatsSettings
 
 KERNELS = checks.kernels()
 

@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from tpu_graphs_ext import load_models
 from tpu_graphs_ext.engine import train
-from tpu_graphs_ext.engine.settings import TrainSettings
 from tpu_graphs_ext.sample import write
+from tpu_graphs_ext.tasks.tile import TrainSettings
 
 pytestmark = pytest.mark.slow
 

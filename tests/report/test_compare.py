@@ -10,7 +10,6 @@ from support import tiny_hlo, tiny_kernels
 from support.tiny_runs import Page, run_info
 from tpu_graphs_ext.data.kernel import Kernel, Partition
 from tpu_graphs_ext.engine import results, scoring
-from tpu_graphs_ext.engine import task as tasks
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import features
 from tpu_graphs_ext.report import (
@@ -20,6 +19,7 @@ from tpu_graphs_ext.report import (
   report,
   runs,
 )
+from tpu_graphs_ext.tasks import TILE
 
 
 def result(tile_id, slowdown, program='net', configs=20, **changes):
@@ -51,10 +51,10 @@ def comparison(*of_runs, **changes):
   problems = Partition.from_kernels([
       tiny_kernels.make_kernel(f'net_{i}', num_configs=20)
       for i in range(len(of_runs[0]))])
-  return compare.Comparison(tasks.find('tile'), 'here', problems, groups)
+  return compare.Comparison(TILE, 'here', problems, groups)
 
 
-LOOKS = compare.looks_of([f'Model{number}' for number in range(5)])
+LOOKS = compare.looks_of([f'Model{number}' for number in range(5)], TILE)
 
 
 def cells(table, row):
@@ -156,7 +156,8 @@ def test_tables_of_runs(monkeypatch):
   infos = [run_info(seed=seed, top1=seed / 10) for seed in (1, 2, 3)]
   groups = [runs.Group('Mine', [runs.Run(f'run_{i}.jsonz', info, None)
                                 for i, info in enumerate(infos)])]
-  found = report.runs_section(groups, None, LOOKS | compare.looks_of(['Mine']))
+  found = report.runs_section(
+      groups, None, LOOKS | compare.looks_of(['Mine'], TILE))
   # Nothing was measured: mean and deviation of 10, 20 and 30 % in run files.
   groups = dict(zip(found['groups'].columns, ['Mine', *cells(
       found['groups'], 'Mine')]))
@@ -192,7 +193,8 @@ def test_text_of_files_is_escaped():
   svg = page.svg(lambda _, axes: axes.plot([1, 2, 3], [1, 3, 2]))
   evil = page.Table('<i>', ('a&b',), [('<script>',)])
   content = page.render(
-      comparison=None, task='tile', problems=['<u>'],
+      comparison=None, noun='kernel', choices='tiles', by_slowdown=True,
+      problems=['<u>'],
       kernels=None, trained='', curves=[page.Figure('A & "B"', 'said', svg)],
       groups=evil, runs=evil, flags=evil)
   read = Page(content)

@@ -17,8 +17,8 @@ from support import (
 from support.tiny_runs import Page, run_info, write_run
 from tpu_graphs_ext import cli
 from tpu_graphs_ext.engine import evaluate
-from tpu_graphs_ext.engine.settings import LoadSettings
 from tpu_graphs_ext.report import page, report, runs
+from tpu_graphs_ext.tasks.tile import LoadSettings
 
 UNMEASURED = ['Learning curves', 'Runs']
 

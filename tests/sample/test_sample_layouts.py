@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from tpu_graphs_ext.data import check, schema
+from tpu_graphs_ext.data import check, rules, schema
 from tpu_graphs_ext.hlo import layout_choices, protos
 from tpu_graphs_ext.sample import layouts, write
 
@@ -33,7 +33,7 @@ def test_both_collections_pass_the_checks_of_the_layout_task(written):
   names = []
   for search in layouts.SEARCHES:
     folder = os.path.join(written.out, 'xla', search)
-    report = check.check_data(folder, 'layout')
+    report = check.check_data(folder, rules.LAYOUT)
     assert not report.faults, report.text()
     assert report.counts['train']['kernels'] == 3 * written.statistics[
         f'xla/{search}/train']['count'] >= 60

@@ -20,6 +20,8 @@ from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import features
 from tpu_graphs_ext.serving import cost_model
 from tpu_graphs_ext.serving.cost_model import CostModel
+from tpu_graphs_ext.tasks import TILE
+from tpu_graphs_ext.tasks.tile import LoadSettings
 
 KERNEL, REPEATING = KERNELS[:2]
 TILES = KERNEL.config_feat
@@ -38,7 +40,7 @@ def model(saved_model_dir):
 
 @pytest.fixture(scope='module')
 def ranker(saved_model_dir):
-  return scoring.load_ranker(saved_model_dir)
+  return scoring.load_ranker(saved_model_dir, LoadSettings())
 
 
 def test_scores_are_those_of_forward(model, ranker, tmp_path):
@@ -159,7 +161,7 @@ class Untraceable:
 
 def test_models_of_ones_own():
   stats = model_checks.stats_of(KERNELS)
-  ranker = scoring.Ranker(WithConstants(), stats, 108)
+  ranker = scoring.Ranker(WithConstants(), stats, 108, TILE)
   model = CostModel(ranker)
   assert model.constants == {'bytes_per_ns': 3.0}
   row = features.config_features([], [16, 4])
@@ -171,7 +173,7 @@ def test_models_of_ones_own():
     with pytest.raises(UserError, match='counted in elements'):
       ask(TILED, [2048, 4])
   with pytest.raises(UserError, match='forward of Untraceable cannot be comp'):
-    CostModel(scoring.Ranker(Untraceable(), stats, 108))
+    CostModel(scoring.Ranker(Untraceable(), stats, 108, TILE))
 
 
 def test_arguments_that_are_refused(model):

@@ -18,6 +18,8 @@ from tpu_graphs_ext import cli, load_models
 from tpu_graphs_ext.engine import scoring
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.serving import export, tf_program
+from tpu_graphs_ext.tasks import TILE
+from tpu_graphs_ext.tasks.tile import LoadSettings
 
 PAGE = PROJECT / 'docs' / 'serving.md'
 KERNEL = saved_run.arrays_of(KERNELS[0])
@@ -38,7 +40,7 @@ def loaded(exported):
 @pytest.fixture(scope='module')
 def expected(saved_model_dir):
   """Scores of all kernels."""
-  ranker = scoring.load_ranker(saved_model_dir)
+  ranker = scoring.load_ranker(saved_model_dir, LoadSettings())
   return [ranker.scores(kernel) for kernel in KERNELS]
 
 
@@ -115,7 +117,8 @@ def test_exported_scores_of_every_model(name, tmp_path):
   kernels = [*model_checks.kernels(), *KERNELS, *tiny_kernels.corner_cases()]
   stats = model_checks.stats_of(model_checks.kernels())
   model = model_checks.make(name)
-  ranker = scoring.Ranker(model, stats, model_checks.NUM_OPS)
+  ranker = scoring.Ranker(
+      model, stats, model_checks.NUM_OPS, TILE)
   expected = [model_checks.scores(model, kernel, stats) for kernel in kernels]
   module = tf.Module()
   module.model_variables = list(model.variables)

@@ -17,6 +17,7 @@ from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import tpu_compiler
 from tpu_graphs_ext.serving import kernel_sources, tile_ranking, tile_search
 from tpu_graphs_ext.serving.tile_search import rank_kernel
+from tpu_graphs_ext.tasks import TILE
 
 
 class LargestFirst:
@@ -49,7 +50,7 @@ def measured(found, bounds, times):
 def ranker_of(found) -> scoring.Ranker:
   stats = checks.stats_of([kernel_sources.never_timed(
       found.kernel, np.tile(np.float32([[0], [99]]), 24))])
-  return scoring.Ranker(LargestFirst(), stats, schema.NUM_OPCODES)
+  return scoring.Ranker(LargestFirst(), stats, schema.NUM_OPCODES, TILE)
 
 
 @pytest.fixture(scope='module')

@@ -17,6 +17,7 @@ from support import model_checks
 from tpu_graphs_ext.data import read
 from tpu_graphs_ext.engine import evaluate, rank, scoring, train
 from tpu_graphs_ext.stacks import versions
+from tpu_graphs_ext.tasks.tile import LoadSettings, TrainSettings
 
 # Layers of Keras, of our own and of TF-GNN; one model nested in another.
 MODELS = {'MyEarlyJoinSAGE': {}, 'EnsembleRanker': {
@@ -27,7 +28,7 @@ MODELS = {'MyEarlyJoinSAGE': {}, 'EnsembleRanker': {
 def train_all(data_root: str, out: str) -> None:
   """Trains each model into a folder of its own."""
   for name, kwargs in MODELS.items():
-    train.train(train.TrainSettings(
+    train.train(TrainSettings(
         model=name, epochs=1, batch=4, configs=6, data_root=data_root,
         model_kwargs_json=json.dumps(kwargs), seed=1, cache_dir='',
         out_dir=os.path.join(out, name)))
@@ -40,7 +41,7 @@ def said_of(data_root: str, out: str) -> dict:
   said = {}
   for name in MODELS:
     (model_dir,) = glob.glob(os.path.join(out, name, 'model_*'))
-    ranker = scoring.load_ranker(model_dir)
+    ranker = scoring.load_ranker(model_dir, LoadSettings())
     said[name] = {
         'scores': [ranker.scores(kernel).tolist() for kernel in valid],
         'errors': evaluate.measure(ranker, valid, 'valid').filter(

@@ -9,7 +9,7 @@ import numpy as np
 from support import model_checks, tiny_kernels
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.engine import artifacts
-from tpu_graphs_ext.tasks import tile_batches
+from tpu_graphs_ext.tasks import TILE, tile_batches
 
 NAME = 'EarlyJoinSAGE'
 KWARGS = {'num_gnns': 1, 'final_mlp_layers': 1, 'hidden_dim': 8}
@@ -32,7 +32,7 @@ def save(out_dir: str, name: str = NAME, kwargs: dict | None = None) -> str:
           'configs': 10}
   return artifacts.save_run(model, {
       'args': args, 'feature_stats': stats.to_json(),
-      'num_ops': model_checks.NUM_OPS}, str(out_dir))[0]
+      'num_ops': model_checks.NUM_OPS}, str(out_dir), TILE)[0]
 
 
 def arrays_of(kernel: Kernel) -> dict[str, np.ndarray]:

@@ -12,6 +12,7 @@ import numpy as np
 from support import tiny_kernels, tiny_models
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.engine import artifacts
+from tpu_graphs_ext.tasks import of_run
 
 # All of tiny_models but the part that needs this package.
 STUDENT = pathlib.Path(tiny_models.__file__).read_text().split(
@@ -59,9 +60,10 @@ def change_run(model_dir: pathlib.Path, change) -> pathlib.Path:
     run = json.load(file)
   change(run)
   path.unlink()
-  artifacts.save_run_file(run, str(model_dir.parent))
+  task = of_run(run)
+  artifacts.save_run_file(run, str(model_dir.parent), task)
   return model_dir.rename(artifacts.model_path(
-      str(model_dir.parent), artifacts.train_hash(run['args'])))
+      str(model_dir.parent), task.train_hash(run['args'])))
 
 
 def as_baseline(run: dict) -> None:

@@ -41,7 +41,7 @@ class TinyLayoutRanker(tf.keras.Model):
 
 def settings(data_root, out_dir, **changes):
   """Settings that train `TinyLayoutRanker` in a second or two."""
-  from tpu_graphs_ext.tasks.layout_settings import LayoutTrainSettings
+  from tpu_graphs_ext.tasks.layout import LayoutTrainSettings
   return LayoutTrainSettings(**{
       'model': 'TinyLayoutRanker', 'models_py': __file__, 'epochs': 2,
       'batch': 3, 'configs': 6, 'keep_nodes': 30, 'lr': 0.01, 'clip_norm': 1.0,

@@ -55,7 +55,7 @@ class TinyRanker(tf.keras.Model):
 
 def tiny_settings(data_root, out_dir, **changes):
   """Settings that train `TinyRanker` in a second or two."""
-  from tpu_graphs_ext.engine.settings import TrainSettings
+  from tpu_graphs_ext.tasks.tile import TrainSettings
   return TrainSettings(**{
       'model': 'TinyRanker', 'models_py': __file__, 'epochs': 2, 'batch': 5,
       'configs': 6, 'lr': 0.01, 'clip_norm': 1.0, 'seed': 1, 'cache_dir': '',

@@ -7,6 +7,7 @@ import html.parser
 import os
 
 from tpu_graphs_ext.engine import artifacts
+from tpu_graphs_ext.tasks import TILE
 
 
 def run_info(model: str = 'TinyRanker', seed: int = 1, epochs: int = 3,
@@ -28,10 +29,10 @@ def run_info(model: str = 'TinyRanker', seed: int = 1, epochs: int = 3,
 
 def write_run(folder, info: dict, with_model: bool = False) -> str:
   """Writes a run file, and an empty model folder; returns the file's path."""
-  path = artifacts.save_run_file(info, str(folder))
+  path = artifacts.save_run_file(info, str(folder), TILE)
   if with_model:
     os.makedirs(artifacts.model_path(
-        str(folder), artifacts.train_hash(info['args'])))
+        str(folder), TILE.train_hash(info['args'])))
   return path
 
 

@@ -20,11 +20,12 @@ import pytest
 import tensorflow as tf
 
 from support import eager_training, tiny_layouts
-from tpu_graphs_ext import layout_models, load_models
+from tpu_graphs_ext import layout_models
 from tpu_graphs_ext.course import checkout
 from tpu_graphs_ext.data import programs
 from tpu_graphs_ext.engine import metrics, scoring, train
-from tpu_graphs_ext.tasks.layout_settings import (
+from tpu_graphs_ext.tasks import LAYOUT
+from tpu_graphs_ext.tasks.layout import (
   LayoutLoadSettings,
   LayoutTrainSettings,
 )
@@ -43,8 +44,7 @@ def swapped(checkout_root, tmp_path_factory) -> str:
   """A working copy with our models in place of the layout task's."""
   copy = checkout.working_copy(
       checkout_root, str(tmp_path_factory.mktemp('swapped') / 'tpu_graphs'))
-  shutil.copyfile(load_models.models_path('layout'),
-                  f'{copy}/{checkout.LAYOUT_MODELS_PY}')
+  shutil.copyfile(LAYOUT.models_file, f'{copy}/{LAYOUT.baseline_models}')
   return copy
 
 

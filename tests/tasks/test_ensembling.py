@@ -5,10 +5,9 @@ import pytest
 
 from support import tiny_kernels, tiny_models
 from tpu_graphs_ext.engine import scoring
-from tpu_graphs_ext.engine import task as tasks
-from tpu_graphs_ext.engine.settings import TrainSettings
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.tasks import tile
+from tpu_graphs_ext.tasks import TILE, tile
+from tpu_graphs_ext.tasks.tile import TrainSettings
 
 
 def joined(model, **changes):
@@ -51,14 +50,14 @@ def test_members_are_compiled_as_one_model(tmp_path):
       model='MLP', members=2, model_kwargs_json='{"hidden_dim": 4}', seed=1,
       lr_schedule='cosine', list_size=50, configs=6, batch=5,
       data_root=str(root), cache_dir='')
-  task = tasks.find(settings)
+  task = settings.task
   prepared, splits = task.prepared(settings)
   args = prepared.baseline_args()
   assert args['model'] == 'EnsembleRanker' and args['configs'] == 6
   assert args['run_id'] == 'seed1_lr_schedule=cosine_list_size=50_members=2'
   model, kernel = task.compiled_model(prepared, splits), tiny_kernels.chain()
   whole, first, second = (
-      scoring.Ranker(one, splits.stats, splits.num_ops).scores(kernel)
+      scoring.Ranker(one, splits.stats, splits.num_ops, TILE).scores(kernel)
       for one in (model, *model._members))
   assert np.abs(first - second).max() > 0
   assert len(whole) == kernel.num_configs

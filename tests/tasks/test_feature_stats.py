@@ -12,10 +12,9 @@ from tpu_graphs_ext.data import read
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.engine import scoring
-from tpu_graphs_ext.engine import task as tasks
-from tpu_graphs_ext.engine.settings import StatsSettings, TrainSettings
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.tasks import feature_stats
+from tpu_graphs_ext.tasks import TILE, feature_stats
+from tpu_graphs_ext.tasks.tile import StatsSettings, TrainSettings
 
 
 @pytest.fixture(scope='module')
@@ -76,17 +75,17 @@ def test_what_tiles_count_can_be_given(
         'feature_stats']['tiles'] == (
             expected if given or flag else stored['tiles'])
     with caplog.at_level('INFO'):
-      prepared, splits = tasks.find('tile').prepared(settings(
+      prepared, splits = TILE.prepared(settings(
           data_root, tmp_path, model_kwargs_json=kwargs, tiles=flag))
     assert prepared.model_kwargs['feature_stats']['tiles'] == expected
     assert f'They are read as {expected}, as given.' in caplog.text
-    model = tasks.find('tile').compiled_model(prepared, splits)
+    model = TILE.compiled_model(prepared, splits)
     assert bool(model._statistics.in_elements()) == (expected == 'elements')
 
 
 def test_training_says_what_tiles_count(data_root, tmp_path, caplog):
   with caplog.at_level('INFO'):
-    tasks.find('tile').prepared(settings(data_root, tmp_path))
+    TILE.prepared(settings(data_root, tmp_path))
   tiles, why = feature_stats.what_tiles_count(
       read.read_kernels(str(data_root / 'train'), min_configs=-1))
   assert f'Tile bounds count {tiles}: {why}.' in caplog.text
@@ -94,7 +93,7 @@ def test_training_says_what_tiles_count(data_root, tmp_path, caplog):
 
 def test_a_model_that_sees_no_units_refuses_them(data_root, tmp_path):
   with pytest.raises(UserError, match='--tiles=elements: EarlyJoinSAGE does'):
-    tasks.find('tile').prepared(settings(
+    TILE.prepared(settings(
         data_root, tmp_path, model='EarlyJoinSAGE', tiles='elements'))
 
 
@@ -117,7 +116,7 @@ def settings(data_root, out, **changes):
 
 
 def test_train_passes_them(data_root, tmp_path):
-  task = tasks.find('tile')
+  task = TILE
   prepared, splits = task.prepared(settings(data_root, tmp_path))
   assert prepared.model_kwargs == kwargs_of(data_root)
   model = task.compiled_model(prepared, splits)
@@ -127,7 +126,7 @@ def test_train_passes_them(data_root, tmp_path):
   every = FeatureStats.of_partition(
       read.read_kernels(str(data_root / 'train'), min_configs=-1))
   ours, theirs = (
-      scoring.Ranker(model, stats, splits.num_ops).scores(kernel)
+      scoring.Ranker(model, stats, splits.num_ops, TILE).scores(kernel)
       for stats in (splits.stats, every))
   np.testing.assert_allclose(theirs, ours, rtol=1e-5)
 

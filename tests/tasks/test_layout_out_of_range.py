@@ -9,8 +9,8 @@ import pytest
 from support import tiny_layout_models
 from tpu_graphs_ext.data import programs, schema
 from tpu_graphs_ext.engine import out_of_range, rank, scoring
-from tpu_graphs_ext.tasks import layout
-from tpu_graphs_ext.tasks.layout_settings import LayoutLoadSettings
+from tpu_graphs_ext.tasks import LAYOUT, layout_batches
+from tpu_graphs_ext.tasks.layout import LayoutLoadSettings
 
 SIZE = schema.NODE_COLUMN['shape_dimensions_0']
 
@@ -28,8 +28,8 @@ def train(layout_run):
 @pytest.fixture(scope='module')
 def ranker(train):
   return scoring.Ranker(
-      None, train.stats, 256, 'model_x', opcodes=frozenset(train.opcodes),
-      of_task='layout')
+      None, train.stats, 256, LAYOUT, 'model_x',
+      opcodes=frozenset(train.opcodes))
 
 
 def test_a_size_an_opcode_and_a_layout_beyond_training(
@@ -46,7 +46,7 @@ def test_a_size_an_opcode_and_a_layout_beyond_training(
       program, name='wild', node_feat=node_feat, node_opcode=opcode,
       bounds=dataclasses.replace(program.bounds, config=config),
       read_layouts=lambda configs: layouts[configs])
-  monkeypatch.setattr(layout, '_BLOCK_FLOATS', 5 * 5 * 18)
+  monkeypatch.setattr(layout_batches, '_COUNTED_FLOATS', 5 * 5 * 18)
   out_of_range.warn(ranker, programs.Programs([program, wild]))
   largest = int(ranker.stats.node.maximum[SIZE])
   least = int(ranker.stats.node.minimum[SIZE])

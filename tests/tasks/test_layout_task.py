@@ -22,9 +22,8 @@ from tpu_graphs_ext.engine import (
   scoring,
 )
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.tasks import layout
-from tpu_graphs_ext.tasks.layout import Evaluation
-from tpu_graphs_ext.tasks.layout_settings import (
+from tpu_graphs_ext.tasks import LAYOUT, layout_batches
+from tpu_graphs_ext.tasks.layout import (
   LayoutLoadSettings,
   LayoutTrainSettings,
 )
@@ -67,7 +66,7 @@ def test_the_run_file_is_the_baselines_and_more(trained, data_root):
   assert 'test_predictions' not in run
   # The folder of the hash is not part of it, as in the baseline.
   name = os.path.basename(trained.model_dir)
-  assert name == 'model_' + artifacts.train_hash({**run['args'], 'out_dir': ''})
+  assert name == 'model_' + LAYOUT.train_hash({**run['args'], 'out_dir': ''})
 
 
 def test_the_csv_has_every_configuration_of_every_test_program(
@@ -97,7 +96,7 @@ def test_chunks_of_configurations_change_nothing(
 
   monkeypatch.setattr(ranker.model, 'forward', forward)
   # 5 configurable nodes: 5 configurations have this many numbers.
-  monkeypatch.setattr(layout, '_CHUNK_FLOATS',
+  monkeypatch.setattr(layout_batches, '_SCORED_FLOATS',
                       5 * 5 * 18)
   np.testing.assert_allclose(ranker.scores(program), whole, rtol=1e-5)
   assert seen == [5, 5, 2]
@@ -109,7 +108,7 @@ def test_evaluations_of_two_models_and_their_difference(
   assert one.to_json() == again.to_json()
   reverse = types.SimpleNamespace(
       forward=lambda *inputs: -ranker.model.forward(*inputs))
-  two = Evaluation('reverse', one.data, evaluate.measure(
+  two = LAYOUT.evaluation('reverse', one.data, evaluate.measure(
       dataclasses.replace(ranker, model=reverse),
       programs.read_programs(one.data), 'valid'))
   assert trained.run_info['final_kendall']['val'] == one.mean['kendall']
@@ -119,10 +118,11 @@ def test_evaluations_of_two_models_and_their_difference(
   mean = content[0]['differences'][0]['kendall']['mean']
   assert mean == pytest.approx(2 * one.mean['kendall']) and mean
   json.dumps(content, allow_nan=False)
-  text = Evaluation.texts([one, two])
+  text = LAYOUT.evaluation.texts([one, two])
   assert f'{one.mean["kendall"]:.3f}' in text and (
       f'\n{one.model} - reverse  ' in text)
-  Evaluation.CSV.write(str(tmp_path / 'e.csv'), results.to_csv([one, two]))
+  LAYOUT.evaluation.CSV.write(
+      str(tmp_path / 'e.csv'), results.to_csv([one, two]))
   assert (tmp_path / 'e.csv').read_text().count('\n') == 5
 
 
@@ -169,11 +169,12 @@ def test_models_of_the_other_task_are_refused(
   info = {**trained.run_info, 'args': {
       **trained.run_info['args'], 'source': 1}}
   with pytest.raises(UserError, match='its source must be text'):
-    artifacts.read_run_file(artifacts.save_run_file(info, str(tmp_path)))
-  with pytest.raises(UserError, match='of the tile task; leave --task'):
+    artifacts.check_run(
+        artifacts.save_run_file(info, str(tmp_path), LAYOUT), info, LAYOUT)
+  with pytest.raises(UserError, match='another task than layout; give'):
     scoring.load_ranker(saved_model_dir, loading)
   assert cli.main(['evaluate', '--dir', trained.model_dir]) == 1
-  assert 'of the layout task; add --task layout' in capsys.readouterr().err
+  assert 'of the layout task; give --task layout' in capsys.readouterr().err
 
 
 def test_the_commands_print_what_the_functions_give(

@@ -25,6 +25,7 @@ from tpu_graphs_ext.cli import assignment, flags, rank, verbs
 from tpu_graphs_ext.errors import UserError, printable
 from tpu_graphs_ext.files import read_json
 from tpu_graphs_ext.stacks.quiet import NoTerminal
+from tpu_graphs_ext.tasks import TASKS, TILE, ShippedTask
 
 _MODULES = verbs, rank, assignment  # Their import adds the verbs.
 # The order of --help.
@@ -63,7 +64,7 @@ class _Completion(argparse.Action):
     parser.exit()
 
 
-def make_parser(whole: Iterable[str], task: str = 'tile') -> _Parser:
+def make_parser(whole: Iterable[str], task: ShippedTask = TILE) -> _Parser:
   """The parser of all verbs; `verbs` of it are their own parsers.
 
   Those in `whole` have their flags, of the task.
@@ -127,8 +128,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     if config := early.parse_known_args(words)[0].config:
       words[1:1] = _read_config(config)
     task = early.parse_known_args(words)[0].task
-    verb = make_parser(
-        [name], task if task in flags.TASKS else 'tile').verbs[name]
+    verb = make_parser([name], TASKS.get(task, TILE)).verbs[name]
     switches = {flag for action in verb._actions
                 if action.type is flags.boolean
                 for flag in action.option_strings}

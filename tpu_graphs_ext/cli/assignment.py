@@ -9,21 +9,21 @@ from typing import Any
 from tpu_graphs_ext.cli import flags
 from tpu_graphs_ext.cli.flags import JSON, flag, path
 from tpu_graphs_ext.course import checkout
-from tpu_graphs_ext.engine.settings import TrainSettings
 from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.tasks import TASKS, TILE
 
 _RUNS_CODE = (
     'This runs the code of the hand-in, as you, for a limited time. The line '
     '"confined:" says whether it can reach your files, network and processes; '
     'it can forge the verdict. Give it only what you would run yourself, or '
     'use an account or container made for it.')
-_TASK = flags.choice('--task', flags.TASKS, 'whose models.py', 'tile')
+_TASK = flags.choice('--task', TASKS, 'whose models.py', TILE.name)
 _MODELS_PY = flag('--models_py', 'FILE',
                   "the models.py to hand in; empty: the package's", '')
 _ROOT = flag('--root', 'CHECKOUT', "the baseline's checkout; empty: what the "
              'variable TPU_GRAPHS_ROOT names', '')
 _OF_TRAINING = {names[0]: (names, options) for names, options
-                in flags.of_settings(TrainSettings)}
+                in flags.of_settings(TILE.training)}
 _DATA_ROOT = _OF_TRAINING['--data_root']
 # What it takes to grade.
 _PLACE = (
@@ -47,14 +47,14 @@ def doctor(args: Namespace) -> int:
             flags=[_TASK, _ROOT, _MODELS_PY])
 def install(args: Namespace) -> None:
   from tpu_graphs_ext.course import swap
-  print(swap.install(args.root, args.models_py, args.task))
+  print(swap.install(args.root, args.models_py, flags.task_of(args)))
 
 
 @flags.verb("put the checkout's own models.py back", '--root ~/tpu_graphs',
             '--task=layout', flags=[_TASK, _ROOT])
 def uninstall(args: Namespace) -> None:
   from tpu_graphs_ext.course import swap
-  print(swap.uninstall(args.root, args.task))
+  print(swap.uninstall(args.root, flags.task_of(args)))
 
 
 @flags.verb(

@@ -18,35 +18,14 @@ import typing
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Optional
 
-from tpu_graphs_ext.engine.settings import (
-  CSV_NAME,
-  Loading,
-  LoadSettings,
-  Training,
-  TrainSettings,
-)
+from tpu_graphs_ext.engine.settings import Loading
 from tpu_graphs_ext.errors import UserError, shortened
 from tpu_graphs_ext.files import path_flag
-from tpu_graphs_ext.tasks import layout_settings
+from tpu_graphs_ext.tasks import TASKS, TILE, ShippedTask
 
 _log = logging.getLogger(__name__)
 # Settings that must not be empty; other paths may be: it means no file.
 _NEEDED_PATHS = ('data_root', 'out_dir')
-
-
-class Task(NamedTuple):
-  """What the flags of a task are made of; `engine.task` has the rest."""
-  training: type[Training]
-  loading: type[Loading]
-  top_k: str
-  csv_name: str
-
-
-TASKS = {
-    'tile': Task(TrainSettings, LoadSettings, '1,5,10', CSV_NAME),
-    'layout': Task(
-        layout_settings.LayoutTrainSettings, layout_settings.LayoutLoadSettings,
-        '1,10,100', layout_settings.CSV_NAME)}
 
 
 # Names and options of `ArgumentParser.add_argument`.
@@ -58,7 +37,7 @@ class Verb(NamedTuple):
   summary: str
   more: str
   examples: tuple[str, ...]
-  flags: Callable[[str], Iterable[Flag]]
+  flags: Callable[[ShippedTask], Iterable[Flag]]
   run: Callable[[argparse.Namespace], int | None]
 
 
@@ -156,42 +135,44 @@ def choice(name: str, choices: Iterable[str], help: str,
   return flag(name, None, help, default, choices=tuple(choices))
 
 
-def model_flag(names: str = '--dir', task: str = 'tile', more: str = '',
+def model_flag(names: str = '--dir', task: ShippedTask = TILE, more: str = '',
                **options: Any) -> Flag:
   """Names a trained model."""
   return flag(
       names, 'MODEL_DIR', 'folder model_<hash>, with its run file beside it. '
       'The first digits of the hash are enough; `latest` is the newest in its '
       'folder' + more, **options, type=lambda text: model_dir(
-          text, TASKS[task].training.out_dir, names.split()[0]))
+          text, task.training.out_dir, names.split()[0]))
 
 
-def any_model_flag(task: str, names: str = '--dir', **options: Any) -> Flag:
+def any_model_flag(task: ShippedTask, names: str = '--dir',
+                   **options: Any) -> Flag:
   """The same of verbs that use the package's model where none is named."""
-  if task != 'tile':
+  if not task.has_pretrained:
     return model_flag(names, task, required=True, **options)
   return model_flag(
-      names, more='; `pretrained` is the model in this package',
+      names, task, more='; `pretrained` is the model in this package',
       default='pretrained', **options)
 
 
-def data_flag(task: str, split: str, before: str = '') -> Flag:
+def data_flag(task: ShippedTask, split: str, before: str = '') -> Flag:
   """Names the kernels or programs."""
-  return flag('--data', 'PATH', before + (
-      f'folder of .npz files, one .npz or a .pb; empty: <data_root>/{split}'
-      if task == 'tile' else 'folder of .npz files, or one; empty: '
-      f'<data_root>/<source>/<search>/{split}'), '')
+  folders = '/'.join(f'<{name}>' for name in (
+      'data_root', *task.collection_args))
+  return flag('--data', 'PATH', f'{before}{task.sources}; empty: '
+              f'{folders}/{split}', '')
 
 
-TASK = choice('--task', TASKS, 'tiles of kernels or layouts of programs; '
-              '`--task layout --help` lists the flags of the latter', 'tile')
+TASK = choice('--task', TASKS, ' or '.join(
+    task.about for task in TASKS.values()) + '; `--task layout --help` lists '
+    'the flags of the latter', TILE.name)
 JSON = switch('--json', 'print JSON instead of text')
 
 
 def of_settings(settings_class: type, *without: str) -> list[Flag]:
   """A flag for each field but some, which `given` leaves at their defaults."""
   types = typing.get_type_hints(settings_class)
-  found = []
+  flags = []
   for field in dataclasses.fields(settings_class):
     if field.name in without:
       continue
@@ -199,15 +180,15 @@ def of_settings(settings_class: type, *without: str) -> list[Flag]:
     # int of Optional[int].
     of = (typing.get_args(types[field.name]) or [types[field.name]])[0]
     if of is bool:
-      found.append(switch(name, help, field.default))
+      flags.append(switch(name, help, field.default))
     elif field.metadata['choices']:
-      found.append(choice(
+      flags.append(choice(
           name, field.metadata['choices'], help, field.default))
     else:
-      found.append(flag(
+      flags.append(flag(
           name, field.name.upper(), help, field.default,
           type=path_flag(name) if field.name in _NEEDED_PATHS else of))
-  return found
+  return flags
 
 
 def given(args: argparse.Namespace, settings_class: type) -> Any:
@@ -218,20 +199,26 @@ def given(args: argparse.Namespace, settings_class: type) -> Any:
       if hasattr(args, field.name)})
 
 
+def task_of(args: argparse.Namespace) -> ShippedTask:
+  """The task that --task names."""
+  return TASKS[args.task]
+
+
 def loading(args: argparse.Namespace) -> Loading:
   """How to load the task's models; baseline runs do not name their data root.
 
   If the default is missing, it is the folder that --data is a split of.
   """
-  found = given(args, TASKS[args.task].loading)
+  task = task_of(args)
+  settings = given(args, task.loading)
   data = getattr(args, 'data', '')
   split = pathlib.Path(data).expanduser().absolute()
-  if (data and found.data_root == type(found).data_root
-      and not os.path.isdir(os.path.expanduser(found.data_root))
+  if (data and settings.data_root == task.loading.data_root
+      and not os.path.isdir(os.path.expanduser(settings.data_root))
       and (split.parent / 'train').is_dir()):
-    found = dataclasses.replace(found, data_root=str(
-        split.parents[0 if args.task == 'tile' else 2]))
-  return found
+    settings = dataclasses.replace(settings, data_root=str(
+        split.parents[len(task.collection_args)]))
+  return settings
 
 
 def say_loading() -> None:
@@ -239,10 +226,10 @@ def say_loading() -> None:
 
 
 def few_threads(args: argparse.Namespace) -> None:
-  """One thread an operation, for the small ones of the tile task."""
+  """One thread an operation, where they are small."""
   say_loading()
   from tpu_graphs_ext.engine import threads
-  if args.task == 'tile':
+  if task_of(args).has_small_steps:
     threads.one_for_each_operation(threads.RANKING_CORES)
 
 

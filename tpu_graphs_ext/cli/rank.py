@@ -9,10 +9,11 @@ from argparse import Namespace
 from collections.abc import Iterator
 
 from tpu_graphs_ext.cli import flags
-from tpu_graphs_ext.cli.flags import JSON, TASKS, flag, path, positive, switch
+from tpu_graphs_ext.cli.flags import JSON, flag, path, positive, switch
 from tpu_graphs_ext.engine.settings import TOP_CONFIGS
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.files import read_file
+from tpu_graphs_ext.tasks import ShippedTask
 
 _OF_TILES = (
     path('files', 'FILE', 'rank all legal tiles of its kernels, timed or not: '
@@ -46,19 +47,19 @@ _OF_TILES = (
          'one row per kernel'))
 
 
-def _flags(task: str) -> Iterator[flags.Flag]:
+def _flags(task: ShippedTask) -> Iterator[flags.Flag]:
   yield flags.TASK
   yield flags.any_model_flag(task)
   yield flags.data_flag(
       task, 'test', 'without FILE, choose from the tiles that these list: '
-      if task == 'tile' else '')
+      if task.has_geometry else '')
   yield flag('--top_k', 'K', 'number of tiles or layouts to list of each '
              'kernel or program', TOP_CONFIGS, type=positive)
   yield switch('--all', 'list all of them')
   yield JSON
-  if task == 'tile':
+  if task.has_geometry:
     yield from _OF_TILES
-  yield from flags.of_settings(TASKS[task].loading)
+  yield from flags.of_settings(task.loading)
 
 
 @flags.verb('list the tiles or layouts that a model predicts to be fastest',
@@ -66,7 +67,7 @@ def _flags(task: str) -> Iterator[flags.Flag]:
             '--dir latest --data DATA/valid --top_k=3', flags=_flags)
 def rank(args: Namespace) -> int:
   args.top_k = None if args.all else args.top_k
-  if args.task == 'tile':
+  if flags.task_of(args).has_geometry:
     _check(args)
     if args.out:
       return _with_workers(args)

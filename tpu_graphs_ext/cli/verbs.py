@@ -12,47 +12,44 @@ from tpu_graphs_ext.cli import flags
 from tpu_graphs_ext.cli.flags import (
   JSON,
   TASK,
-  TASKS,
   flag,
   not_negative,
   path,
   positive,
   switch,
 )
-from tpu_graphs_ext.engine.settings import (
-  TOP_CONFIGS,
-  LoadSettings,
-  StatsSettings,
-)
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.files import full_path
 from tpu_graphs_ext.report import KERNELS
+from tpu_graphs_ext.tasks import TILE, ShippedTask
+from tpu_graphs_ext.tasks.tile import LoadSettings, StatsSettings
 
 
 @flags.verb(
     'train a model and predict the test split',
     '--model=MyEarlyJoinSAGE --data_root=DATA --out_dir=out',
     '--model=MyEarlyJoinSAGE --recipe=best --resume', flags=lambda task: [
-        TASK, *flags.of_settings(TASKS[task].training)])
+        TASK, *flags.of_settings(task.training)])
 def train(args: Namespace) -> None:
-  settings = flags.given(args, TASKS[args.task].training)
+  task = flags.task_of(args)
+  settings = flags.given(args, task.training)
   flags.say_loading()
   from tpu_graphs_ext.engine import threads, train
-  if args.task == 'tile':
+  if task.has_small_steps:
     threads.one_for_each_operation()
   print(train.train(settings).text())
 
 
-def _evaluate_flags(task: str) -> Iterator[flags.Flag]:
+def _evaluate_flags(task: ShippedTask) -> Iterator[flags.Flag]:
   yield TASK
   yield flags.any_model_flag(task, '--dir --dirs', nargs='+')
   yield flags.data_flag(task, 'valid')
   yield flag('--top_k', 'K,K...', 'numbers of configurations to try',
-             TASKS[task].top_k, type=flags.several_positive)
+             ','.join(map(str, task.top_ks)), type=flags.several_positive)
   yield path('--csv', 'FILE', 'file for one CSV row for each kernel or program '
              'and model')
-  yield from flags.of_settings(TASKS[task].loading)
-  if task == 'tile':
+  yield from flags.of_settings(task.loading)
+  if task.has_groups:
     yield switch('--by_kernel', 'also print every kernel, the slowest choices '
                  'first')
   yield JSON
@@ -63,8 +60,8 @@ def _evaluate_flags(task: str) -> Iterator[flags.Flag]:
             '--dir latest --data kernels.pb --csv a.csv', flags=_evaluate_flags)
 def evaluate(args: Namespace) -> None:
   flags.few_threads(args)
-  from tpu_graphs_ext.engine import evaluate, results, task
-  evaluation = task.find(args.task).evaluation
+  from tpu_graphs_ext.engine import evaluate, results
+  evaluation = flags.task_of(args).evaluation
   named = [args.dir] if isinstance(args.dir, str) else args.dir
   if args.csv:
     evaluation.CSV.check(args.csv)
@@ -77,14 +74,14 @@ def evaluate(args: Namespace) -> None:
       evaluation.texts(evaluations, getattr(args, 'by_kernel', False))))
 
 
-def _predict_flags(task: str) -> Iterator[flags.Flag]:
+def _predict_flags(task: ShippedTask) -> Iterator[flags.Flag]:
   yield TASK
   yield flags.any_model_flag(task)
-  yield path('--out', 'FILE', 'the CSV to write', TASKS[task].csv_name)
-  if task == 'tile':
-    yield flag('--top_configs', 'N', 'configurations of each kernel',
-               TOP_CONFIGS, type=positive)
-  yield from flags.of_settings(TASKS[task].loading)
+  yield path('--out', 'FILE', 'the CSV to write', task.csv_name)
+  if task.csv_configs:
+    yield flag('--top_configs', 'N', f'configurations of each {task.problem}',
+               task.csv_configs, type=positive)
+  yield from flags.of_settings(task.loading)
 
 
 @flags.verb('rank the test split with a trained model and write a CSV',
@@ -100,7 +97,7 @@ def predict(args: Namespace) -> None:
 @flags.verb(
     'write a trained model as a SavedModel that runs without this package',
     '--out saved_model', '--dir latest --out saved_model', flags=[
-        flags.any_model_flag('tile'),
+        flags.any_model_flag(TILE),
         path('--out', 'DIR', 'folder to write; replaces only an older export',
              required=True),
         # The model's own `forward` decides where duplicates stand.
@@ -118,7 +115,7 @@ def export(args: Namespace) -> None:
                      'or a folder of .npz files'), TASK, JSON])
 def check_data(args: Namespace) -> int:
   from tpu_graphs_ext.data import check
-  report = check.check_data(args.folder, args.task)
+  report = check.check_data(args.folder, flags.task_of(args).rules)
   flags.show(args, report.to_json, report.text)
   return 1 if report.faults else 0
 
@@ -135,28 +132,30 @@ def featurize(args: Namespace) -> None:
     print(file)
 
 
-def _sample_flags(task: str) -> Iterator[flags.Flag]:
+_OF_SAMPLE = {
+    'kernels': flag(
+        '--kernels', 'N', 'kernels of all splits together, or `all`', 700,
+        type=lambda text: text if text == 'all' else positive(text)),
+    'tpu': flags.choice('--tpu', ('v3', 'v5e'), 'generation that the kernels '
+                        'were compiled for', 'v3'),
+    'seed': flag('--seed', 'SEED', 'equal seeds give equal files', 0, type=int)}
+
+
+def _sample_flags(task: ShippedTask) -> Iterator[flags.Flag]:
   yield TASK
   yield path('--out', 'DIR', 'folder to write', required=True)
-  if task == 'tile':
-    yield flag('--kernels', 'N', 'kernels of all splits together, or `all`',
-               700, type=lambda text: text if text == 'all' else positive(text))
-    yield flags.choice('--tpu', ('v3', 'v5e'), 'generation that the kernels '
-                       'were compiled for', 'v3')
-    yield flag('--seed', 'SEED', 'equal seeds give equal files', 0, type=int)
+  yield from (_OF_SAMPLE[name] for name in task.sample_flags)
 
 
 @flags.verb(
     "write a data root to try everything on: kernels of Google's TPU compiler",
     '--out DATA', '--out DATA --kernels=all --tpu=v5e', flags=_sample_flags)
 def sample_data(args: Namespace) -> None:
-  from tpu_graphs_ext.sample import write
-  if args.task == 'layout':
-    print(write.write_layout_data(args.out).text())
-    return
-  print(write.write_sample_data(write.SampleDataSettings(
-      out=args.out, seed=args.seed, tpu=args.tpu,
-      kernels=None if args.kernels == 'all' else args.kernels)).text())
+  task = flags.task_of(args)
+  chosen = {name: getattr(args, name) for name in task.sample_flags}
+  print(task.write_sample(args.out, **{
+      name: None if value == 'all' else value
+      for name, value in chosen.items()}).text())
 
 
 @flags.verb('print what features are scaled with, as --model_kwargs_json of a '

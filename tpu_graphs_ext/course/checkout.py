@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from tpu_graphs_ext import children, files
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.stacks import versions
+from tpu_graphs_ext.tasks import TILE, ShippedTask
 
 URL = 'https://github.com/google-research-datasets/tpu_graphs'
 COURSE_URL = 'https://github.com/ADAPT-uiuc/tpu_graphs_scripts'
@@ -22,17 +23,11 @@ COURSE_URL = 'https://github.com/ADAPT-uiuc/tpu_graphs_scripts'
 COMMIT = 'ddd187c'
 
 ROOT_VARIABLE = 'TPU_GRAPHS_ROOT'
-MODELS_PY = os.path.join('tpu_graphs', 'baselines', 'tiles', 'models.py')
-LAYOUT_MODELS_PY = os.path.join(
-    'tpu_graphs', 'baselines', 'layout', 'models.py')
-# Task -> its file of models in the checkout.
-TASKS = {'tile': MODELS_PY, 'layout': LAYOUT_MODELS_PY}
+MODELS_PY = TILE.baseline_models
 # A folder with these is a checkout.
 _CHECKOUT_FILES = ('tiles_train.py', MODELS_PY)
 # Kernels timed on a TPU, which the baseline ships for its own C++ tests.
-REAL_KERNELS = os.path.join(
-    'tpu_graphs', 'process_data', 'tensorflow_ops', 'testdata',
-    'op_tuning_data.pb')
+REAL_KERNELS = TILE.quickstart.real
 # The course's scripts lie in the checkout, or in a folder beside it.
 COURSE_FOLDER = 'tpu_graphs_scripts'
 COURSE_FILES = ('tiles_gen_predictions_csv.py', 'create_kaggle_csv.py',
@@ -103,7 +98,7 @@ def course_scripts(root: str) -> str | None:
 
 
 def working_copy(root: str, folder: str, models_py: str | None = None,
-                 task: str = 'tile') -> str:
+                 task: ShippedTask = TILE) -> str:
   """Copies the checkout and the course's scripts, and swaps models.py there.
 
   Environments, data and models are not copied.
@@ -112,7 +107,7 @@ def working_copy(root: str, folder: str, models_py: str | None = None,
     root: the checkout; stays as it is.
     folder: where the copy goes, which is returned; it must not exist yet.
     models_py: file to put in place; None keeps the baseline's own.
-    task: whose models.py that is, of `TASKS`.
+    task: whose models.py that is.
   """
   shutil.copytree(root, folder, ignore=shutil.ignore_patterns(*_NOT_COPIED))
   scripts = course_scripts(root)
@@ -120,7 +115,7 @@ def working_copy(root: str, folder: str, models_py: str | None = None,
     for name in COURSE_FILES:
       shutil.copy(os.path.join(scripts, name), folder)
   if models_py:
-    shutil.copyfile(models_py, os.path.join(folder, TASKS[task]))
+    shutil.copyfile(models_py, os.path.join(folder, task.baseline_models))
   return folder
 
 

@@ -19,9 +19,9 @@ import numpy as np
 from tpu_graphs_ext import files
 from tpu_graphs_ext.course import checkout, swap
 from tpu_graphs_ext.data import check, npz, read, schema
-from tpu_graphs_ext.engine import settings
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.stacks import versions
+from tpu_graphs_ext.tasks import TASKS, TILE, tile
 
 FINE, WARNING, BROKEN = 'fine', 'warning', 'broken'
 MARKS = {FINE: '✓', WARNING: '!', BROKEN: '✗'}
@@ -65,7 +65,8 @@ class Diagnosis:
         dataclasses.asdict(finding) for finding in self.findings]}
 
 
-def doctor(root: str = '', data_root: str = settings.DATA_ROOT) -> Diagnosis:
+def doctor(root: str = '',
+           data_root: str = TILE.training.data_root) -> Diagnosis:
   """Checks versions, checkout and data.
 
   Args:
@@ -125,7 +126,8 @@ def checkout_findings(root: str = '') -> Iterator[Finding]:
       folder, 'status', '--porcelain', '--untracked-files=no') or b''
   commit = commit.decode().strip()
   changed = [line[3:] for line in status.decode(errors='replace').splitlines()
-             if line[3:] not in checkout.TASKS.values()]
+             if line[3:] not in [
+                 task.baseline_models for task in TASKS.values()]]
   yield _finding(
       'checkout', commit == checkout.COMMIT and not changed,
       f'{folder}, commit {commit}, changed files: '
@@ -177,12 +179,12 @@ def cache_findings(data_root: str) -> Iterator[Finding]:
 
   Their names depend on the folder and on flags, not on what is in the files.
   """
-  folder = files.full_path(settings.CACHE_DIR)
+  folder = files.full_path(tile.CACHE_DIR)
   stale = []
   for split in schema.SPLITS:
     path = os.path.join(files.full_path(data_root), split)
     for least, toy_data in itertools.product(
-        (settings.Training.configs, -1) if split == 'train'
+        (tile.TrainSettings.configs, -1) if split == 'train'
         else (read.MIN_CONFIGS,), (False, True)):
       name = hashlib.md5(f'{path}:{least}:{toy_data}'.encode()).hexdigest()
       cache = os.path.join(folder, name + '-cache.npz')

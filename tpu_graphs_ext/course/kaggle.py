@@ -13,12 +13,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from tpu_graphs_ext.engine import predictions_csv, settings
+from tpu_graphs_ext.engine import predictions_csv
 from tpu_graphs_ext.files import require_path
+from tpu_graphs_ext.tasks import TILE
 
-TILE = predictions_csv.TILE
 # Configurations of a tile row; the competition looks at no more.
-TILE_PLACES = settings.TOP_CONFIGS
+TILE_PLACES = TILE.csv_configs
 PUBLISHED_ROWS = 894
 
 _log = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ def kaggle_csv(tile: str, out: str, *, sample: str,
       elif name in rows:
         faults.append(f'{name} is in two files')
       rows[name] = indices[:TILE_PLACES] if path == tile else indices
-  given = {TILE, *map(_collection, rows)}
+  given = {TILE.csv_id, *map(_collection, rows)}
   faults += [f'{name} is missing; was the model run on all of the test split?'
              for name in expected
              if _collection(name) in given and name not in rows]
@@ -73,7 +73,7 @@ def _collection(name: str) -> str:
 def _fault(name: str, indices: Sequence[int], is_tile: bool,
            expected: dict[str, list[int]]) -> str:
   """What is wrong with a row, or ''."""
-  if name.startswith(TILE) != is_tile:
+  if name.startswith(TILE.csv_id) != is_tile:
     return 'belongs into a file for the other flag, --tile or --layout'
   if name not in expected:
     return 'is not a row of the competition'

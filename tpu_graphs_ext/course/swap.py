@@ -15,22 +15,24 @@ import hashlib
 import os
 import re
 
-from tpu_graphs_ext import files, load_models
+from tpu_graphs_ext import files
 from tpu_graphs_ext.course import allowed_imports, checkout
 from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.tasks import TASKS, TILE, ShippedTask
 
 RECORD = '.installed'
 # Who wrote the file that is in place.
 THEIRS, INSTALLED, OTHER = "the baseline's", 'installed', 'changed by hand'
 
 
-def install(root: str = '', models_py: str = '', task: str = 'tile') -> str:
+def install(root: str = '', models_py: str = '',
+            task: ShippedTask = TILE) -> str:
   """Puts models.py in place; a second call changes nothing.
 
   Args:
     root: the checkout; empty: what TPU_GRAPHS_ROOT names.
     models_py: the file to put there; empty: the package's.
-    task: whose models, 'tile' or 'layout'.
+    task: whose models.
 
   Returns:
     What was done, for the user.
@@ -40,7 +42,7 @@ def install(root: str = '', models_py: str = '', task: str = 'tile') -> str:
       in place has changes that would be lost.
   """
   target = _target(root, task)
-  source = files.full_path(models_py or load_models.models_path(task))
+  source = files.full_path(models_py or task.models_file)
   if faults := allowed_imports.faults_of(source):
     raise UserError('\n  '.join(faults))
   new, old = files.read_file(source), files.read_file(target)
@@ -55,7 +57,7 @@ def install(root: str = '', models_py: str = '', task: str = 'tile') -> str:
   return f'installed {source}\nas        {target}'
 
 
-def uninstall(root: str = '', task: str = 'tile') -> str:
+def uninstall(root: str = '', task: ShippedTask = TILE) -> str:
   """Puts the checkout's own models.py back; see `install`."""
   target = _target(root, task)
   _require_known(target, task)
@@ -76,29 +78,28 @@ def state(target: str) -> str:
   content, recorded = files.read_file(target), _recorded(target)
   if content == _committed(target):
     return THEIRS
-  ours = [files.read_file(load_models.models_path(task))
-          for task in checkout.TASKS]
+  ours = [files.read_file(task.models_file) for task in TASKS.values()]
   return (INSTALLED if content in ours or _sum(content) in recorded
           else OTHER)
 
 
-def _require_known(target: str, task: str) -> None:
+def _require_known(target: str, task: ShippedTask) -> None:
   if state(target) == OTHER:
     raise UserError(
         f'{target}: has changes that install did not make and would lose; '
         f'`cp {target} my_models.py`, and give the copy to '
-        f'`{checkout.own_command()} install --task {task} --models_py '
+        f'`{checkout.own_command()} install --task {task.name} --models_py '
         'my_models.py`')
 
 
-def _target(root: str, task: str) -> str:
+def _target(root: str, task: ShippedTask) -> str:
   root = checkout.find(root)
   if root is None:
     raise UserError(
         '--root: names no checkout of the tpu_graphs baseline; give --root or '
         f'set {checkout.ROOT_VARIABLE} to the folder that `git clone '
         f'{checkout.URL}` made')
-  target = os.path.join(root, checkout.TASKS[task])
+  target = os.path.join(root, task.baseline_models)
   if _committed(target) is None:
     raise UserError(
         f'{target}: git, which keeps the original, does not have it; use the '

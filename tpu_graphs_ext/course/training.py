@@ -24,8 +24,8 @@ from absl import flags
 from tpu_graphs_ext import files
 from tpu_graphs_ext.course import allowed_imports, checkout, swap
 from tpu_graphs_ext.data import cache, read, schema
-from tpu_graphs_ext.engine import settings
 from tpu_graphs_ext.errors import UserError, printable
+from tpu_graphs_ext.tasks import TILE, tile
 
 SCRIPT = 'tiles_train.py'
 # In OUT_DIR: the model that was trained last, if --out_dir was another.
@@ -47,7 +47,7 @@ def train(root: str, models_py: str, out_dir: str,
   for name in ('out_dir', 'data_root', 'results_csv', 'cache_dir'):
     if given.get(name):  # The script runs in another folder.
       given[name] = files.full_path(given[name])
-  run = settings.TrainSettings(**given)
+  run = tile.TrainSettings(**given)
   paths = _data_files(run.data_root)
   models_py = files.full_path(models_py)
   _require_class(run.model, models_py)
@@ -56,20 +56,20 @@ def train(root: str, models_py: str, out_dir: str,
       'data_root': run.data_root, 'out_dir': run.out_dir,
       'results_csv': run.baseline_args(int(time.time() * 1000))['results_csv'],
       'cache_dir': given.get('cache_dir', os.path.join(
-          files.full_path(settings.CACHE_DIR),
+          files.full_path(tile.CACHE_DIR),
           'scripts_' + cache.content_key(paths)))}
   arguments = [*arguments, *(
       f'--{name}={path}' for name, path in paths_given.items())]
   root = checkout.find(root)
   subprocess.run(checkout.script_command(
       [os.path.join(root, SCRIPT), *arguments], root), cwd=root, check=True)
-  return _written(settings.TrainSettings(**{**given, **paths_given}), out_dir)
+  return _written(tile.TrainSettings(**{**given, **paths_given}), out_dir)
 
 
 def parsed(arguments: Sequence[str]) -> dict[str, Any]:
   """The flags that are given, as absl reads them in the script."""
   values = flags.FlagValues()
-  defaults = dataclasses.asdict(settings.TrainSettings())
+  defaults = dataclasses.asdict(tile.TrainSettings())
   names = [name for name, value in defaults.items() if value is not None]
   for name in names:
     _DEFINE[type(defaults[name])](name, None, '', flag_values=values)
@@ -107,11 +107,11 @@ def _require_class(name: str, path: str) -> None:
                     f'classes are {", ".join(classes)}')
 
 
-def _written(run: settings.TrainSettings, out_dir: str) -> str:
+def _written(run: tile.TrainSettings, out_dir: str) -> str:
   """The model folder of a run of the script, which is noted in `out_dir`."""
   from tpu_graphs_ext.engine import artifacts  # TensorFlow takes seconds.
   model_dir = artifacts.model_path(
-      run.out_dir, artifacts.train_hash(run.baseline_args()))
+      run.out_dir, TILE.train_hash(run.baseline_args()))
   if not os.path.isdir(model_dir):
     raise UserError(f'{model_dir}: {SCRIPT} should have written this folder '
                     'and has not; see its output above')

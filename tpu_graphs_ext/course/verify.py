@@ -23,9 +23,9 @@ from tpu_graphs_ext import files, load_models
 from tpu_graphs_ext.course import agreement, allowed_imports, checkout, sandbox
 from tpu_graphs_ext.data import read
 from tpu_graphs_ext.data.normalize import FeatureStats
-from tpu_graphs_ext.engine import artifacts, predictions_csv, settings
+from tpu_graphs_ext.engine import artifacts, predictions_csv
 from tpu_graphs_ext.errors import UserError, shortened
-from tpu_graphs_ext.tasks import tile_batches
+from tpu_graphs_ext.tasks import TILE, of_run, tile_batches
 
 SCRIPT = checkout.COURSE_FILES[0]
 _TOY = (f'the model was trained with --toy_data, the first {read.TOY_FILES} '
@@ -68,8 +68,8 @@ class Verdict:
 
 
 def verify(model_dir: str, *, models_py: str = '', root: str = '',
-           data_root: str = settings.DATA_ROOT,
-           cache_dir: str = settings.CACHE_DIR,
+           data_root: str = TILE.training.data_root,
+           cache_dir: str = TILE.training.cache_dir,
            time_limit: float = checkout.TIME_LIMIT_MINUTES) -> Verdict:
   """Grades a hand-in up to its CSV.
 
@@ -94,10 +94,10 @@ def verify(model_dir: str, *, models_py: str = '', root: str = '',
   if not os.path.isdir(verdict.model_dir):
     raise UserError(f'{verdict.model_dir}: there is no such model folder')
   _read_run_file(verdict)
-  if verdict.run_info and artifacts.task_of(verdict.run_info['args']) != 'tile':
+  if verdict.run_info and (task := of_run(verdict.run_info)) is not TILE:
     raise UserError(
-        f'{verdict.model_dir}: ranks layouts, but the assignment asks for a '
-        'tile model; `evaluate --task layout` measures this one')
+        f'{verdict.model_dir}: ranks {task.choices}, but the assignment asks '
+        f'for {TILE.choices}; `evaluate --task {task.name}` measures this one')
   if verdict.run_info:  # Before the time is spent: it may be another's.
     _log.info('handing in %s: %s', verdict.run_info['args']['model'],
               _trained(verdict))
@@ -121,7 +121,7 @@ def _read_run_file(verdict: Verdict) -> None:
   try:
     path = artifacts.run_path_of(verdict.model_dir)
     verdict.run_info = artifacts.read_run_file(path)
-    artifacts.check_hash(path, verdict.run_info)
+    artifacts.check_run(path, verdict.run_info, of_run(verdict.run_info))
   except UserError as error:
     verdict.faults.append(str(error))
   folder = os.path.dirname(verdict.model_dir)
@@ -274,7 +274,7 @@ class _Grader:
         f'--data_root={files.full_path(self._data_root)}'])
     rows = {name.rsplit(':', 1)[1]: indices for name, indices in
             predictions_csv.read(os.path.join(
-                self._place.folder, settings.CSV_NAME)).items()}
+                self._place.folder, TILE.csv_name)).items()}
     odd = agreement.differences(rows, answer.scores)
     self._verdict.graded_by = SCRIPT
     self._verdict.facts['script'] = (

@@ -50,33 +50,35 @@ class Report:
     return {**dataclasses.asdict(self), 'ok': not self.faults}
 
 
-def check_file(path: str, task: str = 'tile',
+def check_file(path: str, of_task: rules.TaskRules = rules.TILE,
                may_hide: bool = False) -> tuple[list[Fault], dict[str, int]]:
   """The faults of one .npz file, and what it adds to `Report.counts`.
 
-  `may_hide`: its label may be withheld.
+  `of_task` are its rules; `may_hide`: its label may be withheld.
   """
-  its, counts = rules.TASKS[task], {'kernels': 1}
-  if other := rules.belongs_to_other_task(path, task):
+  counts = {'kernels': 1}
+  if other := of_task.other_task(path):
     return [Fault(path, '', other)], counts
   try:
-    arrays, faults = npz.read_arrays(path, list(its.fields), its.max_bytes)
+    arrays, faults = npz.read_arrays(
+        path, list(of_task.fields), of_task.max_bytes)
   except npz.DamagedError as error:
     return [Fault(path, '', f'cannot be read as .npz ({error}); it may be cut '
                   'short or pickled')], counts
   withheld = may_hide and rules.RUNTIME in arrays and not (
       arrays[rules.RUNTIME].any())
   counts['without label'] = int(withheld)
-  counts |= {its.fields[name].axes[0]: len(array)
+  counts |= {of_task.fields[name].axes[0]: len(array)
              for name, array in arrays.items() if array.ndim}
   counts[UNKNOWN] = int((arrays.get(
       'node_opcode', np.ones(0)) == schema.UNKNOWN_OPCODE).sum())
   return [Fault(path, *fault) for fault in (
       *faults.items(),
-      *its.faults(arrays, strict=True, labelled=not withheld))], counts
+      *of_task.faults(arrays, strict=True, labelled=not withheld))], counts
 
 
-def check_data(root: str, task: str = 'tile') -> Report:
+def check_data(root: str,
+               of_task: rules.TaskRules = rules.TILE) -> Report:
   """Checks a data root, or one folder of .npz files, or raises UserError.
 
   Labels may be withheld in the test split, and in a folder that is no split.
@@ -84,7 +86,7 @@ def check_data(root: str, task: str = 'tile') -> Report:
   Args:
     root: folder with train, valid and test, or with .npz files; `~` is
       expanded.
-    task: 'tile' or 'layout', the task of the files.
+    of_task: the rules for the files.
   """
   folder = os.path.abspath(os.path.expanduser(root))
   report = Report(counts={}, faults=[])
@@ -107,7 +109,8 @@ def check_data(root: str, task: str = 'tile') -> Report:
       report.faults.append(Fault(split_folder, '', 'has no .npz files'))
     total = report.counts[split] = dict.fromkeys(COUNTED, 0)
     for path in tqdm.tqdm(paths, desc=split, unit='file', disable=None):
-      faults, counts = check_file(path, task, split not in ('train', 'valid'))
+      faults, counts = check_file(
+          path, of_task, split not in ('train', 'valid'))
       report.faults += faults
       for what in total:
         total[what] += counts.get(what, 0)

@@ -106,11 +106,12 @@ _CHECKED = (
 @dataclasses.dataclass(frozen=True)
 class TaskRules:
   """The rules for files of one task."""
-  task: str  # 'tile' or 'layout'.
+  task: str  # Its name.
   fields: Mapping[str, schema.Field]  # By name as stored.
   features: str  # The array that only files of this task have.
   max_bytes: int  # Largest size of one array.
   least: Mapping[str, int]  # Axis -> its least size.
+  fixed_widths: bool = False  # Whether files must have all feature columns.
 
   @functools.cached_property
   def arrays(self) -> dict[str, schema.Field]:
@@ -127,7 +128,7 @@ class TaskRules:
     except npz.DamagedError as error:
       raise self.bad(
           path, f'cannot be read as a {self.task} file ({error})') from error
-    if faults and (other := belongs_to_other_task(path, self.task)):
+    if faults and (other := self.other_task(path)):
       raise UserError(f'{path}: {other}')
     for name, message in faults.items():
       raise self.bad(path, f'{name} {message}')
@@ -140,10 +141,9 @@ class TaskRules:
 
   def bad(self, where: str, message: str) -> UserError:
     """The error for one file."""
-    flag = '' if self.task == 'tile' else f' --task {self.task}'
     return UserError(
         f'{where}: {message}; copy the file again, or run `tpu-graphs-ext '
-        f'check-data{flag}` on its folder to see every fault')
+        f'check-data --task {self.task}` on its folder to see every fault')
 
   def faults(self, arrays: Arrays, strict: bool = False,
              labelled: bool = False) -> Iterator[tuple[str, str]]:
@@ -155,7 +155,7 @@ class TaskRules:
     sound = {}
     for name, array in arrays.items():
       field = self.fields[name]
-      shape_fault = _wrong_shape(array, field, strict or self is LAYOUT)
+      shape_fault = _wrong_shape(array, field, strict or self.fixed_widths)
       for message in filter(None, (
           _wrong_dtype(array, field, strict), shape_fault)):
         yield name, message
@@ -167,6 +167,20 @@ class TaskRules:
       if sound.keys() >= set(rule.fields):
         yield from ((rule.fields[0], message) for message in rule.faults(
             *(sound[name] for name in rule.fields)))
+
+  def other_task(self, path: str) -> str:
+    """Says that an .npz file belongs to another task; '' where it does not."""
+    try:
+      names = npz.array_names(path)
+    except npz.DamagedError:
+      return ''
+    for other in (TILE, LAYOUT):
+      if self.features not in names and other.features in names:
+        return (
+            f'is a file of the {other.task} task: it has {other.features} and '
+            f'no {self.features}; give files of the {self.task} task, of '
+            f'npz/{self.task}/ in the published data')
+    return ''
 
   def _wrong_sizes(self, arrays: Arrays,
                    strict: bool) -> Iterator[tuple[str, str]]:
@@ -213,21 +227,5 @@ TILE = TaskRules(
 LAYOUT = TaskRules(
     'layout', {field.name: field for field in schema.LAYOUT_FIELDS},
     # The largest of the published arrays has 1.3 GB.
-    features=LAYOUTS, max_bytes=1 << 32,
+    features=LAYOUTS, max_bytes=1 << 32, fixed_widths=True,
     least={'nodes': 1, 'configs': 2, 'configurable nodes': 1})
-TASKS = {rules.task: rules for rules in (TILE, LAYOUT)}
-
-
-def belongs_to_other_task(path: str, task: str) -> str:
-  """Says that an .npz file belongs to the other task; '' where it does not."""
-  try:
-    names = npz.array_names(path)
-  except npz.DamagedError:
-    return ''
-  own = TASKS[task].features
-  other, = TASKS.keys() - {task}
-  if own in names or TASKS[other].features not in names:
-    return ''
-  return (f'is a file of the {other} task: it has {TASKS[other].features} and '
-          f'no {own}; give files of the {task} task, of npz/{task}/ in the '
-          'published data')

@@ -3,8 +3,8 @@
   <out_dir>/model_<hash>/      Keras SavedModel
   <out_dir>/run_<hash>.jsonz   gzip of one JSON object, the run file
 
-`<hash>` is `train_hash` of the run's arguments. The baseline's keys of the run
-file are `train_curve` {epoch, train_loss, train_opa, val_loss, val_opa: one
+`<hash>` is `Task.train_hash` of the run's arguments. The baseline's keys of the
+run file are `train_curve` {epoch, train_loss, train_opa, val_loss, val_opa: one
 number an epoch}, `final_error` {val: {'1', '5', '10': slowdown}}, `args`, and
 `test_predictions` {tile_id: 10 config indices, best first, padded with 0}.
 """
@@ -15,7 +15,6 @@ import contextlib
 import dataclasses
 import glob
 import gzip
-import hashlib
 import itertools
 import json
 import os
@@ -33,6 +32,7 @@ from tpu_graphs_ext import files, load_models
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.engine import saved_weights
 from tpu_graphs_ext.engine.settings import parse_model_kwargs
+from tpu_graphs_ext.engine.task import Task
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.stacks import quiet
 from tpu_graphs_ext.stacks.versions import stack_name
@@ -46,18 +46,6 @@ PRETRAINED_FOLDER = os.path.join(
 _SAVED_FILES = ('saved_model.pb', 'keras_metadata.pb', 'fingerprint.pb',
                 'assets', 'variables/variables.index',
                 'variables/variables.data-00000-of-00001')
-
-
-def train_hash(args: dict[str, Any]) -> str:
-  """MD5 of the arguments as sorted JSON, for layouts without the folder."""
-  if task_of(args) == 'layout':
-    args = {key: value for key, value in args.items() if key != 'out_dir'}
-  return hashlib.md5(json.dumps(args, sort_keys=True).encode()).hexdigest()
-
-
-def task_of(args: dict[str, Any]) -> str:
-  """'tile' or 'layout', by the `args` of a run file."""
-  return 'layout' if 'keep_nodes' in args else 'tile'
 
 
 def model_path(out_dir: str, run_hash: str) -> str:
@@ -79,27 +67,25 @@ def require_own(model_dir: str) -> None:
   files.require_own(model_dir, {}, _SAVED_FILES)
 
 
-def save_run(model: tf.keras.Model, run_info: dict[str, Any],
-             out_dir: str) -> tuple[str, str]:
+def save_run(model: tf.keras.Model, run_info: dict[str, Any], out_dir: str,
+             task: Task) -> tuple[str, str]:
   """Writes the model folder, then the run file; returns both paths."""
-  model_dir = model_path(out_dir, train_hash(run_info['args']))
-  # The scripts of the layout task would look for the loss by its name.
-  options = ({'include_optimizer': False}
-             if task_of(run_info['args']) == 'layout' else {})
+  model_dir = model_path(out_dir, task.train_hash(run_info['args']))
   try:
     with files.new_folder(model_dir, lambda: require_own(
         model_dir)) as temporary, quiet_keras():
-      model.save(temporary, save_format='tf', **options)
+      model.save(temporary, save_format='tf',
+                 include_optimizer=task.keeps_optimizer)
   except (OSError, tf.errors.OpError) as error:
     raise UserError(
         f'{model_dir}: cannot be written ({str(error)[:300]}); free some space '
         'or choose another --out_dir') from error
-  return model_dir, save_run_file(run_info, out_dir)
+  return model_dir, save_run_file(run_info, out_dir, task)
 
 
-def save_run_file(run_info: dict[str, Any], out_dir: str) -> str:
+def save_run_file(run_info: dict[str, Any], out_dir: str, task: Task) -> str:
   """Writes the run file alone and returns its path; see `save_run`."""
-  path = run_path_of(model_path(out_dir, train_hash(run_info['args'])))
+  path = run_path_of(model_path(out_dir, task.train_hash(run_info['args'])))
   # No time in the header: the same run gives the same bytes.
   files.write_file(path, gzip.compress(json.dumps(run_info).encode(), mtime=0))
   return path
@@ -136,11 +122,11 @@ class Run:
   model_kwargs: dict[str, Any]  # From its model_kwargs_json.
 
 
-def load_run(model_dir: str, task: str = 'tile') -> Run:
+def load_run(model_dir: str, task: Task) -> Run:
   """Reads the run file of a model folder; 'pretrained' is the package's own.
 
-  `task` is the expected one, 'tile' or 'layout'; '': either. Raises UserError
-  if a file is missing or damaged, or belongs to another run or task.
+  Raises UserError if a file is missing or damaged, or belongs to another run,
+  or to another than the expected task.
   """
   if model_dir == PRETRAINED:
     model_dir = os.path.join(PRETRAINED_FOLDER, 'model_')
@@ -151,19 +137,28 @@ def load_run(model_dir: str, task: str = 'tile') -> Run:
     raise UserError(f'{model_dir}: there is no such model folder; name one '
                     'that exists, or `latest`')
   run_info = read_run_file(path)
-  check_hash(path, run_info)
-  own = task_of(run_info['args'])
-  if task and own != task:
-    how = 'leave --task layout out' if own == 'tile' else 'add --task layout'
-    raise UserError(f'{model_dir}: is a model of the {own} task; {how}')
+  if not task.owns(run_info):
+    name = run_info.get('task')
+    raise UserError(f'{model_dir}: is a model of ' + (
+        f'the {name} task; give --task {name}' if name else
+        f'another task than {task.name}; give the --task of its training'))
+  check_run(path, run_info, task)
   return Run(model_dir, run_info,
              parse_model_kwargs(run_info['args']['model_kwargs_json']))
 
 
-def check_hash(path: str, run_info: dict[str, Any]) -> None:
-  """Raises UserError unless the file's name is the hash of its args."""
+def check_run(path: str, run_info: dict[str, Any], task: Task) -> None:
+  """Raises UserError unless the file's name is the hash of its args.
+
+  Its collection must be text.
+  """
+  for name in task.collection_args:
+    if not isinstance(run_info['args'].get(name), str):
+      raise UserError(f'{path}: cannot be read as a run file (its {name} must '
+                      'be text); copy it again from where the model was '
+                      'trained')
   named_hash = os.path.basename(path)[len('run_'):-len('.jsonz')]
-  own_hash = train_hash(run_info['args'])
+  own_hash = task.train_hash(run_info['args'])
   # A folder renamed by hand has no hash to compare.
   if re.fullmatch('[0-9a-f]{32}', named_hash) and own_hash != named_hash:
     raise UserError(
@@ -201,8 +196,9 @@ def _rules(run_info: Any) -> Iterator[tuple[str, Any, bool, str]]:
     value = run_info.get(field, None if field == 'args' else {})
     yield field, value, isinstance(value, dict), 'an object'
   args, has_stats = run_info['args'], 'feature_stats' in run_info
-  folders = ['source', 'search'] if task_of(args) == 'layout' else []
-  for field in ['model', 'model_kwargs_json', *folders]:
+  task = run_info.get('task', '')
+  yield 'task', task, isinstance(task, str), 'text'
+  for field in 'model', 'model_kwargs_json':
     value = args.get(field)
     yield field, value, isinstance(value, str), 'text'
   num_ops = run_info.get('num_ops', None if has_stats else 1)

@@ -206,8 +206,9 @@ class Epochs:
     if self.progress.best_epoch < 0:
       return 'No epoch was finished, so there is no model'
     self._best.restore()
-    artifacts.save_run(self._model, self._run_info,
-                       os.path.dirname(self._folder.model_dir))
+    artifacts.save_run(
+        self._model, self._run_info, os.path.dirname(self._folder.model_dir),
+        self._settings.task)
     return (f'The best model so far (epoch {self.progress.best_epoch + 1}, '
             f'validation OPA {self.progress.best_val_opa:.4f}) is '
             f'{self._folder.model_dir}')

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Optional
 
 import numpy as np
 
-from tpu_graphs_ext.data.kernel import Problems
-from tpu_graphs_ext.engine import results, scoring
-from tpu_graphs_ext.engine import task as tasks
-from tpu_graphs_ext.engine.settings import Loading, LoadSettings
+from tpu_graphs_ext.data.kernel import Problem, Problems
+from tpu_graphs_ext.engine import metrics, results, scoring
+from tpu_graphs_ext.engine.settings import Loading
+from tpu_graphs_ext.engine.task import Task
 from tpu_graphs_ext.errors import UserError, shortened
 
 if TYPE_CHECKING:
@@ -21,26 +21,27 @@ _log = logging.getLogger(__name__)
 
 
 def evaluate(model_dir: str, data: str = '', *,
-             loading: Loading = LoadSettings(),
+             loading: Loading,
              ks: Optional[Sequence[int]] = None) -> results.Results:
-  """Measures a trained model on labelled kernels; see `evaluate_all`."""
+  """Measures a trained model on labelled problems; see `evaluate_all`."""
   evaluation, = evaluate_all([model_dir], data, loading=loading, ks=ks)
   return evaluation
 
 
 def evaluate_all(model_dirs: Sequence[str], data: str = '', *,
-                 loading: Loading = LoadSettings(),
+                 loading: Loading,
                  ks: Optional[Sequence[int]] = None) -> list[results.Results]:
-  """Measures trained models on the same labelled kernels, or programs.
+  """Measures trained models of a task on the same labelled problems.
 
   Raises UserError if a file is missing or damaged, has no labels, or belongs to
   another model or task.
 
   Args:
     model_dirs: folders model_<hash>; the run file of each lies beside it.
-    data: folder of .npz files, one .npz or a .pb; empty: valid of the data
-      root of `loading`, or of the first model's collection.
-    loading: how to load the models; also data_root and cache_dir of `data`.
+    data: what the task reads; empty: valid of the data root of `loading`, or
+      of the first model's collection.
+    loading: how to load the models; also data_root and cache_dir of `data`,
+      and the task of all.
     ks: how many configurations to try; None: the task's.
   """
   # All models first: a wrong name must not wait for the others' scores.
@@ -53,7 +54,7 @@ def evaluate_all(model_dirs: Sequence[str], data: str = '', *,
       ranker.keep_repeats, type(ranker.model).__name__) for ranker in rankers]
 
 
-def labelled(problems: Problems, source: str, task: tasks.Task) -> Problems:
+def labelled(problems: Problems, source: str, task: Task) -> Problems:
   """The problems with runtimes; warns of the others, or raises if all lack."""
   has_labels = np.array([problem.is_labelled for problem in problems])
   if not has_labels.any():
@@ -66,8 +67,7 @@ def labelled(problems: Problems, source: str, task: tasks.Task) -> Problems:
   return problems.select(has_labels)
 
 
-def require_labels(problems: Problems, source: str,
-                   task: tasks.Task) -> None:
+def require_labels(problems: Problems, source: str, task: Task) -> None:
   """Raises UserError if a problem has no runtimes; names `source`."""
   without = [problem.name for problem in problems if not problem.is_labelled]
   if without:
@@ -84,3 +84,27 @@ def measure(ranker: scoring.Ranker, problems: Problems, what: str,
   return results.table(
       ranker.task.row_of(problem, scores, ks)
       for problem, scores in ranker.score_all(problems, what))
+
+
+def measures_of_order(problem: Problem, scores: scoring.Scores,
+                      ks: Sequence[int]) -> dict[str, float]:
+  """Measures of any labelled problem with a model's scores.
+
+  Returns:
+    kendall: Kendall's tau-b of the runtimes and the places in the model's order
+      of all configurations, as in the organisers' `layout_evaluate.py`. An
+      order has no ties; equal runtimes are corrected for. NaN where all are.
+    opa: share of the pairs of different runtime that the scores order alike;
+      NaN where all runtimes are equal.
+    slowdown_<k>: how much slower the fastest of the first k configurations is
+      than the fastest of all.
+    random_<k>: the expected slowdown of k drawn at random.
+  """
+  runtime, order = problem.runtime_rel, scores.order
+  return {
+      'kendall': metrics.pair_agreement(runtime, np.argsort(order))[1],
+      'opa': metrics.pair_agreement(runtime, scores.given)[0],
+      **{f'slowdown_{k}': metrics.slowdown_of(runtime, order[:k])
+         for k in ks},
+      **{f'random_{k}': metrics.random_slowdown(runtime, scores.repeats, k)
+         for k in ks}}

@@ -12,7 +12,6 @@ from typing import Union
 
 import numpy as np
 
-TOP_KS = (1, 5, 10)
 LEVEL = 0.95
 RESAMPLES = 2000
 _MOST_DRAWN = 1 << 20  # Values at once: 8 MB, and as much for their indices.

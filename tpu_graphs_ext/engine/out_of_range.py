@@ -66,7 +66,7 @@ def of_rows(stats: ColumnStats, tile_id: str, table: str,
     stats.require_columns(block, table)
     least = np.minimum(least, block.min(axis=0))
     largest = np.maximum(largest, block.max(axis=0))
-  found, names = [], _COLUMNS[table]
+  found, names = [], _COLUMNS.get(table, ())
   outside = (least < stats.minimum) | (largest > stats.maximum)
   for column in np.flatnonzero(outside).tolist():
     low, high, start, end = (float(values[column]) for values in (

@@ -23,14 +23,13 @@ Best = Union[Mapping[str, Sequence[int]], Iterable[tuple[str, Sequence[int]]]]
 
 HEADER = ['ID', 'TopConfigs']
 KIND = ','.join(HEADER), 'predictions CSV'  # For `files.Output`.
-TILE = 'tile:xla:'
 MAX_BYTES = 1 << 28  # The layout rows of the competition take 30 MB.
 MAX_FAULTS = 10  # In one message; the rest is only counted.
 _INDICES = re.compile('[0-9]{1,9}(;[0-9]{1,9})*')  # Each fits int32.
 _ID = re.compile(r'[^,"\x00-\x1f\x7f]{1,300}')  # It needs no quotes.
 
 
-def write(path: str, best: Best, prefix: str = TILE, end: str = '') -> None:
+def write(path: str, best: Best, prefix: str = '', end: str = '') -> None:
   """Writes the file described above, which appears when complete.
 
   `best` is name -> configuration indices, best first, or pairs of these;

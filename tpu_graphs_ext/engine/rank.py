@@ -12,10 +12,9 @@ from typing import Any, Optional
 from tpu_graphs_ext import files
 from tpu_graphs_ext.data.kernel import Problem, Problems
 from tpu_graphs_ext.engine import out_of_range, predictions_csv
-from tpu_graphs_ext.engine import task as tasks
 from tpu_graphs_ext.engine.results import aligned
 from tpu_graphs_ext.engine.scoring import Ranker, Scores, load_ranker
-from tpu_graphs_ext.engine.settings import TOP_CONFIGS, Loading, LoadSettings
+from tpu_graphs_ext.engine.settings import TOP_CONFIGS, Loading
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,19 +90,20 @@ class Ranking:
         + ending, *aligned(rows)])
 
 
-def rank(model_dir: str, data: str = '', *, top_k: int = TOP_CONFIGS,
-         loading: Loading = LoadSettings()) -> list[Ranking]:
-  """Ranks the configurations of every kernel or program, labelled or not.
+def rank(model_dir: str, data: str = '', *, loading: Loading,
+         top_k: Optional[int] = TOP_CONFIGS) -> list[Ranking]:
+  """Ranks the configurations of every problem, labelled or not.
 
   Warns of features that the model was not trained on. Raises UserError if a
   file is missing or damaged, or belongs to another model.
 
   Args:
     model_dir: the folder model_<hash>; its run file lies beside it.
-    data: folder of .npz files, one .npz or a .pb; empty: test of the data root
-      of `loading`, or of the model's collection.
-    top_k: configurations of each to list.
-    loading: how to load the model; also data_root and cache_dir of `data`.
+    data: what the task reads; empty: test of the data root of `loading`, or of
+      the model's collection.
+    loading: how to load the model; also data_root and cache_dir of `data`, and
+      the task of both.
+    top_k: configurations of each to list; None: all.
   """
   ranker = load_ranker(model_dir, loading)
   _, problems = ranker.read(loading, 'test', data)
@@ -128,18 +128,17 @@ def ranking_of(problem: Problem, scores: Scores,
                  problem.num_configs, problem.is_rankable, choices)
 
 
-def predict(model_dir: str, *, out: str = '',
-            top_configs: Optional[int] = None,
-            loading: Loading = LoadSettings()) -> str:
+def predict(model_dir: str, *, loading: Loading, out: str = '',
+            top_configs: Optional[int] = None) -> str:
   """Ranks the test split with a trained model; returns the CSV's path.
 
   Other arguments and errors are as for `rank`.
 
   Args:
     out: the file to write; empty: the task's default name.
-    top_configs: configurations of each kernel; None: 5, or of a program all.
+    top_configs: configurations of each problem; None: as the task does.
   """
-  task = tasks.find(loading)
+  task = loading.task
   path = files.Output('--out', *predictions_csv.KIND).check(
       out or task.csv_name)
   ranker = load_ranker(model_dir, loading)

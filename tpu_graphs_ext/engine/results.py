@@ -92,14 +92,15 @@ class Results:
   keep_repeats: bool = False  # See `scoring.Scores`.
   model: str = ''  # Its class; '' where it is not known.
 
-  # Set by each task.
-  NAME: ClassVar[str]  # The column that names a problem.
-  PROBLEMS: ClassVar[str]  # JSON's name for problems.
-  INTERVALS: ClassVar[Sequence[str]]  # Measures with an interval there.
-  COMPARED: ClassVar[Sequence[str]]  # Measures to compare models by.
-  ABOUT: ClassVar[Sequence[str]]  # Columns to list for each problem,
-  LISTED: ClassVar[Sequence[str]]  # and measures.
-  CSV: ClassVar[files.Output]
+  NAME: ClassVar[str] = 'name'  # The column that names a problem.
+  PROBLEMS: ClassVar[str] = 'problems'  # JSON's name for problems.
+  # Measures with an interval there, and to compare models by.
+  INTERVALS: ClassVar[Sequence[str]] = ('kendall', 'opa', 'slowdown')
+  COMPARED: ClassVar[Sequence[str]] = INTERVALS
+  ABOUT: ClassVar[Sequence[str]] = ('configs',)  # To list for each problem,
+  LISTED: ClassVar[Sequence[str]] = (*INTERVALS, 'random')  # and measures.
+  CSV: ClassVar[files.Output] = files.Output(
+      '--csv', 'model_dir,data,name,configs,kendall,opa', 'CSV of evaluate')
 
   @property
   def ks(self) -> list[int]:
@@ -108,6 +109,12 @@ class Results:
   @functools.cached_property
   def mean(self) -> Summary:
     return Summary(self.rows, len(self.rows))
+
+  def to_json(self) -> dict[str, Any]:
+    """Means and problems as plain values; a task may add groups."""
+    return {'model_dir': self.model_dir, 'data': self.data,
+            'mean': self.summary_json(self.mean),
+            self.PROBLEMS: self.problems_json()}
 
   def summary_json(self, summary: Summary) -> dict[str, Any]:
     """Means and their intervals, as plain values."""

@@ -67,7 +67,7 @@ class ResumeFolder:
     self.seed = self._started['seed']
     self.args = settings.baseline_args(self._started['milliseconds'])
     self.model_dir = artifacts.model_path(
-        out_dir, artifacts.train_hash(self.args))
+        out_dir, settings.task.train_hash(self.args))
 
   def _read_start(self) -> Optional[dict[str, int]]:
     """The seed and the time; None if missing, with a warning if damaged."""
@@ -137,7 +137,8 @@ def finished_run(settings: Training) -> Optional[artifacts.Run]:
     run_hash = os.path.basename(path)[len('run_'):-len('.jsonz')]
     # A run file that is refused may be the baseline's own.
     with contextlib.suppress(UserError):
-      run = artifacts.load_run(artifacts.model_path(out_dir, run_hash), task='')
+      run = artifacts.load_run(
+          artifacts.model_path(out_dir, run_hash), settings.task)
       # Only the end of a run writes the total.
       if 'total' in run.info.get('seconds', {}) and (
           fixed.items() <= run.info.get('settings', {}).items()):

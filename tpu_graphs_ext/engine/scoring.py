@@ -19,8 +19,8 @@ from tpu_graphs_ext import load_models
 from tpu_graphs_ext.data.kernel import Problem, Problems
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.engine import artifacts
-from tpu_graphs_ext.engine import task as tasks
-from tpu_graphs_ext.engine.settings import Loading, LoadSettings
+from tpu_graphs_ext.engine.settings import Loading
+from tpu_graphs_ext.engine.task import Task
 from tpu_graphs_ext.errors import UserError
 
 _log = logging.getLogger(__name__)
@@ -78,16 +78,12 @@ class Ranker:
   model: Any  # Built, with `forward(graph, num_configs)`.
   stats: FeatureStats  # Scale of the features.
   num_ops: int  # Opcodes that the model has an embedding for.
+  task: Task
   name: str = 'the model'  # For error messages.
   keep_repeats: bool = False  # See `Scores`.
   in_elements: bool = False  # Tile bounds count elements, not layout tiles.
   opcodes: Optional[frozenset[int]] = None  # In training; None: unknown.
-  of_task: str = 'tile'
   args: dict[str, Any] = dataclasses.field(default_factory=dict)  # Of its run.
-
-  @property
-  def task(self) -> tasks.Task:
-    return tasks.find(self.of_task)
 
   def read(self, loading: Loading, split: str,
            data: str = '') -> tuple[str, Problems]:
@@ -176,22 +172,23 @@ class Ranker:
     return problems.with_opcodes_below(self.num_ops)
 
 
-def load_ranker(model_dir: str, loading: Loading = LoadSettings()) -> Ranker:
+def load_ranker(model_dir: str, loading: Loading) -> Ranker:
   """Loads a model_<hash> of this package or the baseline's trainer.
 
-  Raises UserError if a file is missing or damaged, or of another model or task.
+  Raises UserError if a file is missing or damaged, or of another model, or of
+  another task than `loading`.
   """
-  task = tasks.find(loading)
-  run = artifacts.load_run(model_dir, task.name)
+  task = loading.task
+  run = artifacts.load_run(model_dir, task)
   stats, num_ops = normalisation(run, loading)
   model = artifacts.load_model(run, num_ops, task.sample_graph(stats),
                                loading.models_file)
   opcodes, given = run.info.get('opcodes'), run.model_kwargs.get(
       'feature_stats')
   return Ranker(
-      model, stats, num_ops, model_dir, getattr(loading, 'keep_repeats', False),
-      _counts_elements(given, model),
-      opcodes and frozenset(opcodes), task.name, run.info['args'])
+      model, stats, num_ops, task, model_dir,
+      getattr(loading, 'keep_repeats', False), _counts_elements(given, model),
+      opcodes and frozenset(opcodes), run.info['args'])
 
 
 def _counts_elements(given: Any, model: Any) -> bool:
@@ -209,7 +206,7 @@ def normalisation(run: artifacts.Run,
     return (FeatureStats.from_json(run.info['feature_stats']),
             run.info['num_ops'])
   try:
-    stats, num_ops = tasks.find(loading).statistics(run.info['args'], loading)
+    stats, num_ops = loading.task.statistics(run.info['args'], loading)
   except UserError as error:
     raise UserError(f'{error}; --data_root must name the data that '
                     f'{run.model_dir} was trained on') from error

@@ -1,6 +1,7 @@
-"""Settings of training, loading a model and `stats`; imports no TensorFlow.
+"""Settings of training and of loading a model, which each task completes.
 
 The command line makes its flags from the fields, whose metadata are checked.
+This module imports no TensorFlow.
 """
 
 from __future__ import annotations
@@ -12,15 +13,11 @@ import os
 import time
 from typing import Any, ClassVar, Optional
 
-from tpu_graphs_ext import files, load_models
+from tpu_graphs_ext import files
+from tpu_graphs_ext.engine.task import Task
 from tpu_graphs_ext.errors import UserError
 
-LOSS_NAMES = ('ListMLELoss', 'PairwiseHingeLoss', 'MSE')
-
-DATA_ROOT = '~/data/tpugraphs/npz/tile/xla'
-CACHE_DIR = '~/data/tpugraphs/cache/tile'
 MOST_SEED = 2 ** 32 - 1  # NumPy and TensorFlow take no more than 32 bits.
-CSV_NAME = 'predictions_model_output.csv'  # Default of `predict`.
 TOP_CONFIGS = 5  # Default of `rank`.
 
 # Presets of `train --recipe`; a setting that is given wins.
@@ -32,21 +29,6 @@ RECIPES: dict[str, dict[str, Any]] = {
         DEFAULT_RECIPE: (100, 20, 1e-3, 'constant', 0, 1),
         'quick': (18, 0, 2e-3, 'cosine', 32, 1),
         'best': (110, 15, 2e-3, 'cosine', 32, 3)}.items()}
-
-
-def parse_losses(text: str) -> list[tuple[str, float]]:
-  """'ListMLELoss:1,MSE:0.02' as (name, weight) pairs, or a UserError."""
-  try:
-    losses = [(name, float(weight)) for name, weight in (
-        part.strip().split(':') for part in text.split(','))]
-  except ValueError:
-    losses = [('', 0)]
-  if any(name not in LOSS_NAMES or not 0 < weight < math.inf
-         for name, weight in losses):
-    raise UserError(
-        f'--losses={text[:200]}: must be losses of {", ".join(LOSS_NAMES)}, '
-        'each with a positive weight, as in ListMLELoss:1,MSE:0.02')
-  return losses
 
 
 def parse_model_kwargs(text: str) -> dict[str, Any]:
@@ -88,9 +70,9 @@ def _rule(value: Any, choices: Optional[tuple[str, ...]] = None,
 
 
 @dataclasses.dataclass(frozen=True)
-class _Checked:
+class Checked:
   """Raises UserError, with the flag and the rule, for a wrong value."""
-  TASK: ClassVar[str] = 'tile'
+  task: ClassVar[Task]  # The one that they are of.
 
   def __post_init__(self):
     for field in dataclasses.fields(self):
@@ -109,13 +91,12 @@ class _Checked:
 
   @property
   def models_file(self) -> str:
-    """The file with the model's class; '' is the package's models.py."""
-    return self.models_py or (
-        load_models.models_path('layout') if self.TASK == 'layout' else '')
+    """The file with the model's class."""
+    return self.models_py or self.task.models_file
 
 
 @dataclasses.dataclass(frozen=True)
-class Training(_Checked):
+class Training(Checked):
   """Settings of training in every task; names and defaults of the baseline."""
   epochs: int = setting(
       100, 'maximum number of passes over the train split', least=1)
@@ -132,11 +113,11 @@ class Training(_Checked):
       10, 'configurations drawn from each kernel for a training step; kernels '
       'with fewer are left out', least=2)
   batch: int = setting(10, 'kernels per training step', least=1)
-  model: str = setting('EarlyJoinSAGE', 'class in models.py')
+  model: str = setting('', 'class in models.py')
   models_py: str = setting(
       '', "file with the model's class; empty: the package's")
   out_dir: str = setting(
-      '~/out/tpugraphs_tiles', 'folder for model_<hash> and run_<hash>.jsonz')
+      '~/out/tpugraphs', 'folder for model_<hash> and run_<hash>.jsonz')
   results_csv: str = setting(
       '', 'file for the test predictions; empty: '
       '<out_dir>/results_<milliseconds>.csv')
@@ -144,9 +125,9 @@ class Training(_Checked):
       -1, 'batches to validate on after each epoch; -1: all', least=1,
       or_all=True)
   data_root: str = setting(
-      DATA_ROOT, 'folder with the splits train, valid and test')
+      '~/data/tpugraphs', 'folder with the splits train, valid and test')
   cache_dir: str = setting(
-      CACHE_DIR, 'folder for memory-mapped copies of the splits; empty: none')
+      '', 'folder for memory-mapped copies of the splits; empty: none')
   toy_data: bool = setting(
       False, 'read only the first 100 files of each split')
   model_kwargs_json: str = setting(
@@ -167,7 +148,7 @@ class Training(_Checked):
 
   # Set by each task.
   ARGS: ClassVar[tuple[str, ...]]  # The `args` of its run files.
-  CSV_SUFFIX: ClassVar[str]  # The end of the default name of --results_csv.
+  CSV_SUFFIX: ClassVar[str] = ''  # Of the default name of --results_csv.
 
   @property
   def drawn_configs(self) -> int:
@@ -198,7 +179,7 @@ class Training(_Checked):
 
 
 @dataclasses.dataclass(frozen=True)
-class Loading(_Checked):
+class Loading(Checked):
   """Settings for loading a trained model of any task."""
   stats: str = setting(
       'run', 'statistics to normalise features by; run: those in the run file, '
@@ -210,83 +191,3 @@ class Loading(_Checked):
   models_py: str = as_in(Training, 'models_py')
 
   STATS: ClassVar[tuple[str, ...]] = ('run', 'train')
-
-
-_PRESETS = '; '.join(' '.join([f'{name}:', *(
-    f'--{key} {value}' for key, value in values.items())])
-                     for name, values in RECIPES.items())
-
-
-@dataclasses.dataclass(frozen=True)
-class TrainSettings(Training):
-  """Settings of training in the tile task.
-
-  A setting of `RECIPES` that is not given is None until the recipe fills it in.
-  """
-  epochs: Optional[int] = as_in(Training, 'epochs', default=None)
-  early_stop: Optional[int] = as_in(Training, 'early_stop', default=None)
-  lr: Optional[float] = as_in(Training, 'lr', default=None)
-  lr_schedule: Optional[str] = as_in(Training, 'lr_schedule', default=None)
-  eval_every: int = setting(
-      5, 'has no effect, as in the baseline: every epoch is validated')
-  losses: str = setting(
-      'ListMLELoss:1,MSE:0.02',
-      f'comma-separated name:weight of {", ".join(LOSS_NAMES)}; a model with '
-      'its own loss, such as MyEarlyJoinSAGE, ignores them')
-  recipe: str = setting(
-      DEFAULT_RECIPE, f'preset for the flags you leave out ({_PRESETS})',
-      tuple(RECIPES))
-  list_size: Optional[int] = setting(
-      None, 'draw this many configurations from each kernel if that is '
-      'more than --configs; small kernels repeat theirs', least=0)
-  members: Optional[int] = setting(
-      None, 'number of ensemble members trained together; their scores '
-      'are averaged (EnsembleRanker)', least=1)
-  tiles: str = setting(
-      '', 'what tile bounds count; empty: the train kernels show it',
-      ('', 'elements', 'layout'))
-
-  CSV_SUFFIX = ''
-  ARGS = (
-      'epochs', 'eval_every', 'batch_size', 'configs', 'early_stop', 'losses',
-      'learning_rate', 'clip_norm', 'model', 'model_kwargs_json', 'test_mode',
-      'out_dir', 'results_csv', 'validate_batches', 'run_id')
-
-  def __post_init__(self):
-    for name, value in RECIPES.get(self.recipe, {}).items():
-      if getattr(self, name) is None:
-        object.__setattr__(self, name, value)
-    super().__post_init__()
-    _ = self.weighted_losses
-
-  @functools.cached_property
-  def weighted_losses(self) -> list[tuple[str, float]]:
-    """(name, weight) pairs, from `losses`."""
-    return parse_losses(self.losses)
-
-
-@dataclasses.dataclass(frozen=True)
-class LoadSettings(Loading):
-  """Settings for loading a trained model of the tile task."""
-  STATS = ('run', 'train', 'all')
-
-  stats: str = as_in(
-      Loading, 'stats', choices=STATS, help='statistics to normalise features '
-      'by; run: those in the run file, or if it has none, as train; train: of '
-      'the train kernels with at least --configs configurations, as in '
-      "training; all: of all train kernels, as the baseline's evaluation and "
-      'prediction scripts do')
-  keep_repeats: bool = setting(
-      False, "rank duplicate configurations by the model's scores, as the "
-      "baseline's scripts do; otherwise they come last")
-
-
-@dataclasses.dataclass(frozen=True)
-class StatsSettings(_Checked):
-  """Kernels whose statistics `stats` prints, as a trainer's flags."""
-  data_root: str = as_in(Training, 'data_root')
-  configs: int = as_in(Training, 'configs')
-  model_kwargs_json: str = as_in(Training, 'model_kwargs_json')
-  cache_dir: str = as_in(Training, 'cache_dir')
-  toy_data: bool = as_in(Training, 'toy_data')
-  tiles: str = as_in(TrainSettings, 'tiles')

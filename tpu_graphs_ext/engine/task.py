@@ -1,74 +1,196 @@
-"""The part of training, scoring and ranking that depends on the task."""
+"""What the engine asks of a task; it knows no task and imports none.
+
+Settings name their task (`settings.task`), and so does a `scoring.Ranker`. This
+module imports no TensorFlow: the command line reads a task's attributes.
+"""
 
 from __future__ import annotations
 
+import abc
 import dataclasses
-import importlib
+import hashlib
+import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Callable, Optional, Union
+from typing import TYPE_CHECKING, Any, Optional, Protocol
 
-import tensorflow_gnn as tfgnn
+if TYPE_CHECKING:
+  import numpy as np
+  import tensorflow as tf
+  import tensorflow_gnn as tfgnn
 
-from tpu_graphs_ext.data import read
-from tpu_graphs_ext.data.kernel import Problems
-from tpu_graphs_ext.data.normalize import FeatureStats
-from tpu_graphs_ext.engine import results
-from tpu_graphs_ext.engine.settings import Loading, Training
+  from tpu_graphs_ext.data.kernel import Problem, Problems
+  from tpu_graphs_ext.data.normalize import FeatureStats
+  from tpu_graphs_ext.engine.results import Results
+  from tpu_graphs_ext.engine.scoring import Scores
+  from tpu_graphs_ext.engine.settings import Loading, Training
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Splits(read.Dataset):
+class Splits:
   """The data of a training run."""
-  validated: Problems  # To validate on after each epoch; `valid` at the end.
+  train: Problems
+  validated: Problems  # To validate on after each epoch.
+  valid: Problems  # To measure the best epoch on.
+  test: Problems
+  num_ops: int  # One more than the largest opcode: rows of an embedding.
   stats: FeatureStats  # Scale of the features, from `train`.
 
 
-class Task:
-  """The part of the engine that depends on the task; a task also has:
+class Task(Protocol):
+  """Problems with configurations to rank: how to read, feed and measure them.
 
-    read(path, loading): the problems in a folder or file, or a UserError.
-    statistics(args, loading): recomputes the scale of a model's features and
-      its number of opcodes.
-    prepared(settings): reads the data; the settings, with the statistics if the
-      model takes them, and `Splits`.
-    compiled_model(settings, splits): the model with its variables, loss,
-      optimizer and metric.
-    datasets(settings, splits, seed, first_epoch): batches to train on and to
-      validate on, one pass an epoch.
-    sample_graph(stats): one node, to build a model's variables with.
-    graphs(problem, stats): a problem with all its configurations, as many in a
-      `GraphTensor` as fit.
-    config_rows(problem, stats): rows of `config_table`; may skip those within
-      `stats`.
+  A task is one object of a subclass. Only the first block and the abstract
+  methods have no default.
   """
-  name: str  # 'tile' or 'layout'.
+  name: str  # As in run files, which name their task.
   problem: str  # Noun for one problem.
-  loading: type[Loading]
-  evaluation: type[results.Results]
-  row_of: Callable[..., dict[str, Any]]  # (problem, scores, ks): its measures.
-  top_ks: Sequence[int]  # How many configurations an evaluation tries.
-  final: Sequence[tuple[str, str]]  # Means in a run file: (measure, key).
-  csv_name: str  # Default name of the predictions CSV.
-  csv_id: str  # The beginning of its IDs before the collection.
-  csv_end: str  # The end of its last line.
-  csv_configs: Optional[int]  # Configurations of each problem; None: all.
-  test_configs: Optional[int]  # By `train`; None: not in the run file.
-  scored_at_once: int  # Problems to score side by side: each takes memory.
-  config_table: str  # The field of a file with the configurations.
-  has_duplicates: bool  # Whether files list a configuration several times.
+  training: type[Training]  # Settings of `train`; their `task` is this one,
+  loading: type[Loading]  # and so it is of those that load a trained model.
+  models_file: str  # Full path of the file with its models.
 
-  def collection(self, args: Mapping[str, Any],
-                 loading: Optional[Loading] = None) -> tuple[str, ...]:
-    """Folders between data root and splits, of a run or as in `loading`."""
-    return ()
+  collection_args: Sequence[str] = ()  # Of a run: see `collection`.
+  keeps_optimizer: bool = True  # Whether the saved model has its state.
+  unhashed: Sequence[str] = ()  # Arguments that are not in the hash of a run.
+  top_ks: Sequence[int] = (1, 5, 10)  # How many configurations to try.
+  # Means in a run file: (measure, key).
+  final: Sequence[tuple[str, str]] = (('slowdown', 'final_error'),)
+  csv_name: str = 'predictions.csv'  # Default name of the predictions CSV.
+  csv_id: str = ''  # The beginning of its IDs, before the collection.
+  csv_end: str = ''  # The end of its last line.
+  csv_configs: Optional[int] = None  # How many of each problem; None: all.
+  test_configs: Optional[int] = None  # By `train`; None: not in the run file.
+  scored_at_once: int = 1  # Problems to score side by side: each takes memory.
+  config_table: str = 'config_feat'  # Field of a file with configurations.
+  has_duplicates: bool = False  # Whether files list a configuration twice.
+
+  @abc.abstractmethod
+  def read(self, path: str, loading: Loading) -> Problems:
+    """The problems of a folder or file, in the order of their names.
+
+    Args:
+      path: as the user gave it, or a folder of a data root; may begin with `~`.
+      loading: has the cache folder, and whether to read only a few files.
+
+    Raises:
+      UserError: nothing is there, a file is damaged, or it is another task's.
+    """
+
+  @abc.abstractmethod
+  def statistics(self, args: Mapping[str, Any],
+                 loading: Loading) -> tuple[FeatureStats, int]:
+    """The scale of a model's features and its number of opcodes, read anew.
+
+    Args:
+      args: the arguments of the run that trained it.
+      loading: names the data root that it was trained on.
+
+    Raises:
+      UserError: the data cannot be read.
+    """
+
+  @abc.abstractmethod
+  def prepared(self, settings: Training) -> tuple[Training, Splits]:
+    """Reads and checks the data of a training run.
+
+    Returns:
+      The settings, with the statistics if the model takes them; the data.
+
+    Raises:
+      UserError: there is no such model, or the data are missing, damaged, too
+        few or without labels.
+    """
+
+  def compiled_model(self, settings: Training,
+                     splits: Splits) -> tf.keras.Model:
+    """A new model with its variables, loss, optimizer and metric.
+
+    Raises:
+      UserError: the model refuses its arguments.
+    """
+    from tpu_graphs_ext.engine import compiled_model
+    return compiled_model.model(
+        settings, splits.num_ops, self.sample_graph(splits.stats),
+        compiled_model.ListMLE(), steps=-(-len(splits.train) // settings.batch))
+
+  @abc.abstractmethod
+  def datasets(self, settings: Training, splits: Splits, seed: int,
+               first_epoch: int) -> tuple[tf.data.Dataset, tf.data.Dataset]:
+    """Batches to train on and to validate on; a pass over one is an epoch.
+
+    Elements are (GraphTensor of B problems, runtimes float32 [B, configs]).
+
+    Args:
+      settings, splits: of `prepared`.
+      seed: the order depends on it and on the number of the epoch alone.
+      first_epoch: that number for the first pass; 0 unless a run is resumed.
+    """
+
+  @abc.abstractmethod
+  def sample_graph(self, stats: FeatureStats) -> tfgnn.GraphTensor:
+    """A problem of one node, to create a model's variables for its columns."""
+
+  @abc.abstractmethod
+  def graphs(self, problem: Problem,
+             stats: FeatureStats) -> Iterable[tfgnn.GraphTensor]:
+    """A problem with all its configurations, in the order of the file.
+
+    Each graph has as many as fit into memory at once, and the features scaled:
+    float32 [..., configs, columns] for `load_models.config_feats`.
+    """
 
   def all_graphs(self, problems: Problems, stats: FeatureStats
                  ) -> Iterable[Iterable[tfgnn.GraphTensor]]:
-    """`graphs` of each problem, in order."""
+    """`graphs` of each problem, in order; a task may make them ahead of use."""
     return (self.graphs(problem, stats) for problem in problems)
 
+  def config_rows(self, problem: Problem,
+                  stats: FeatureStats) -> Iterable[np.ndarray]:
+    """Rows of `config_table` as stored, float32 [rows, columns], in blocks.
 
-def find(name: Union[str, Training, Loading]) -> Task:
-  """The task with that name, or that settings belong to."""
-  name = name if isinstance(name, str) else name.TASK
-  return importlib.import_module(f'tpu_graphs_ext.tasks.{name}').TASK
+    They are searched for values beyond `stats`; without any, blocks may lack.
+    """
+    return [problem.config_feat]
+
+  @property
+  def evaluation(self) -> type[Results]:
+    """What `evaluate` returns: a table of `row_of` each problem."""
+    from tpu_graphs_ext.engine import results
+    return results.Results
+
+  def row_of(self, problem: Problem, scores: Scores,
+             ks: Sequence[int]) -> dict[str, Any]:
+    """Measures of one labelled problem, by column of the evaluation's table.
+
+    Args:
+      problem: with runtimes.
+      scores: a model's, of all its configurations.
+      ks: how many configurations to try: a `slowdown_<k>` for each.
+
+    Returns:
+      The columns that `evaluation` lists; NaN where a measure is undefined.
+    """
+    from tpu_graphs_ext.engine import evaluate
+    return {'name': problem.name, 'configs': problem.num_configs,
+            **evaluate.measures_of_order(problem, scores, ks)}
+
+  def collection(self, args: Mapping[str, Any],
+                 loading: Optional[Loading] = None) -> tuple[str, ...]:
+    """Folders between data root and splits: of a run, or as `loading` says."""
+    return tuple((loading and getattr(loading, name)) or args[name]
+                 for name in self.collection_args)
+
+  def owns(self, run_info: Mapping[str, Any]) -> bool:
+    """Whether a run file is of this task."""
+    name = run_info.get('task')
+    return name == self.name if name else self.has_args(run_info['args'])
+
+  def has_args(self, args: Mapping[str, Any]) -> bool:
+    """The same by the arguments: the baseline's run files name no task."""
+    return False
+
+  def train_hash(self, args: Mapping[str, Any]) -> str:
+    """The hash that names a run: MD5 of its arguments as sorted JSON."""
+    hashed = {key: value for key, value in args.items()
+              if key not in self.unhashed}
+    return hashlib.md5(
+        json.dumps(hashed, sort_keys=True).encode()).hexdigest()

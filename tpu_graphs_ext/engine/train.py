@@ -1,7 +1,7 @@
 """Trains a model of any task, as the baseline's trainers do; see `artifacts`.
 
-The run file of the layout task has `final_kendall` and `final_opa` beside
-`final_error`, {split: mean over programs}, and no test predictions.
+Which means the run file has, {split: mean over problems}, and whether it has
+test predictions, depends on the task.
 """
 
 from __future__ import annotations
@@ -25,10 +25,8 @@ from tpu_graphs_ext.engine import (
   resume,
   scoring,
 )
-from tpu_graphs_ext.engine import task as tasks
-from tpu_graphs_ext.engine.settings import Training, TrainSettings
-
-__all__ = ['TrainResult', 'TrainSettings', 'train']
+from tpu_graphs_ext.engine.settings import Training
+from tpu_graphs_ext.engine.task import Splits
 
 _log = logging.getLogger(__name__)
 
@@ -83,7 +81,7 @@ def train(settings: Training, further: callbacks.Further = ()) -> TrainResult:
     KeyboardInterrupt: as it came; a warning says how to resume.
   """
   started = time.monotonic()
-  task = tasks.find(settings)
+  task = settings.task
   settings, splits = task.prepared(settings)
   folder = resume.ResumeFolder(settings)
   if settings.resume and folder.is_new:
@@ -109,10 +107,11 @@ def train(settings: Training, further: callbacks.Further = ()) -> TrainResult:
                                 epochs.progress.epochs), further)
       _measure(csv_path, run_info, splits, scoring.Ranker(
           # The baseline's trainer leaves duplicates in their places.
-          model, splits.stats, splits.num_ops, folder.model_dir,
-          keep_repeats=True, of_task=task.name, args=folder.args))
+          model, splits.stats, splits.num_ops, task, folder.model_dir,
+          keep_repeats=True, args=folder.args))
       run_info['seconds']['total'] = time.monotonic() - started
-      run_path = artifacts.save_run_file(run_info, settings.out_dir)
+      run_path = artifacts.save_run_file(
+          run_info, settings.out_dir, task)
       folder.is_over = True
   return TrainResult(folder.model_dir, run_path, csv_path, run_info)
 
@@ -126,12 +125,13 @@ def _check_outputs(settings: Training) -> None:
       files.check_folder('--' + name, path)
 
 
-def _new_run_info(settings: Training, splits: tasks.Splits,
+def _new_run_info(settings: Training, splits: Splits,
                   folder: resume.ResumeFolder) -> dict[str, Any]:
   """The run file's content before the first epoch."""
   return {
       'train_curve': {},
       'final_error': {},
+      'task': settings.task.name,
       'args': folder.args,
       'seed': folder.seed,
       'feature_stats': splits.stats.to_json(),
@@ -145,7 +145,7 @@ def _new_run_info(settings: Training, splits: tasks.Splits,
 
 
 def _measure(csv_path: Optional[str], run_info: dict[str, Any],
-             splits: tasks.Splits, ranker: scoring.Ranker) -> None:
+             splits: Splits, ranker: scoring.Ranker) -> None:
   """Adds errors to `run_info`, and test predictions or the test's errors."""
   seconds, start = run_info['seconds'], time.monotonic()
   measured = {'val': splits.valid}

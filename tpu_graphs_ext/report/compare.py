@@ -12,16 +12,17 @@ from typing import Any, NamedTuple, Optional
 import numpy as np
 import pandas as pd
 
+from tpu_graphs_ext.data.kernel import Problems
 from tpu_graphs_ext.engine import evaluate, metrics, scoring
-from tpu_graphs_ext.engine import task as tasks
-from tpu_graphs_ext.engine.settings import DATA_ROOT, Loading, LoadSettings
+from tpu_graphs_ext.engine.settings import Loading
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.report import page
 from tpu_graphs_ext.report.page import Look
 from tpu_graphs_ext.report.runs import Group, Run
+from tpu_graphs_ext.tasks import ShippedTask
+from tpu_graphs_ext.tasks.tile import LoadSettings
 
 DEFAULT = 'default tile'
-RANDOM = {'tile': 'random tiles', 'layout': 'random layouts'}
 MOST_DRAWN = 8  # Programs or kinds in a figure; the tables have all.
 
 Looks = Mapping[str, Look]
@@ -37,14 +38,21 @@ class Measure(NamedTuple):
   higher_is_better: bool = True
 
 
-def measures_of(task: tasks.Task) -> list[Measure]:
+def measures_of(task: ShippedTask) -> list[Measure]:
   """Those that a report compares; the first one decides which run wins."""
-  slowdowns = [Measure(f'slowdown_{k}', f'top-{k} %',
-                       f'percentage points less slowdown at top-{k}', 100, 2,
-                       False) for k in task.top_ks]
-  return slowdowns if task.name == 'tile' else [
-      Measure('kendall', 'tau', 'more tau'), Measure('opa', 'OPA', 'more OPA'),
-      *slowdowns]
+  known = {
+      'kendall': [Measure('kendall', 'tau', 'more tau')],
+      'opa': [Measure('opa', 'OPA', 'more OPA')],
+      'slowdown': [Measure(
+          f'slowdown_{k}', f'top-{k} %',
+          f'percentage points less slowdown at top-{k}', 100, 2, False)
+                   for k in task.top_ks]}
+  return [measure for name in task.compared_by for measure in known[name]]
+
+
+def random_of(task: ShippedTask) -> str:
+  """The name of a choice at random."""
+  return f'random {task.choices}'
 
 
 class Measured(NamedTuple):
@@ -57,9 +65,9 @@ class Measured(NamedTuple):
 @dataclasses.dataclass(frozen=True, eq=False)
 class Comparison:
   """Runs on the same labelled problems, by the name of their group."""
-  task: tasks.Task
+  task: ShippedTask
   source: str
-  problems: tasks.Problems
+  problems: Problems
   groups: dict[str, list[Measured]] = dataclasses.field(default_factory=dict)
 
   @property
@@ -84,7 +92,7 @@ class Comparison:
     if measure.column.startswith('slowdown'):
       if 'default' in self.rows and self.rows['default'].notna().any():
         found[DEFAULT] = self.rows['default']
-      found[RANDOM[self.task.name]] = self.rows[
+      found[random_of(self.task)] = self.rows[
           measure.column.replace('slowdown', 'random')]
     return measure.scale * found
 
@@ -106,7 +114,7 @@ def measured(groups: Sequence[Group], data: str, loading: LoadSettings,
   for group, run in every:
     source = run.model_dir
     try:
-      task = tasks.find(run.task)
+      task = run.task
       own = _loading_of(task, run, loading, only_root)
       collection = task.collection(run.info['args'], own)
       source = data or os.path.join(own.data_root, *collection, 'valid')
@@ -129,7 +137,7 @@ def measured(groups: Sequence[Group], data: str, loading: LoadSettings,
   return found if found and found.groups else None
 
 
-def _loading_of(task: tasks.Task, run: Run, given: LoadSettings,
+def _loading_of(task: ShippedTask, run: Run, given: LoadSettings,
                 only_root: str) -> Loading:
   """How to load a run: as given, else with the folders it was trained with."""
   default = task.loading()
@@ -137,20 +145,20 @@ def _loading_of(task: tasks.Task, run: Run, given: LoadSettings,
             if hasattr(default, name)}
   if given.stats not in task.loading.STATS:
     chosen['stats'] = 'train'
-  if given.data_root == DATA_ROOT:
+  if given.data_root == given.task.loading.data_root:
     chosen['data_root'] = (run.settings.get('data_root') or only_root
                            or default.data_root)
-  if given.cache_dir == LoadSettings().cache_dir:
+  if given.cache_dir == given.task.loading.cache_dir:
     chosen['cache_dir'] = run.settings.get('cache_dir', default.cache_dir)
   return task.loading(**chosen)
 
 
-def looks_of(names: Sequence[str]) -> dict[str, Look]:
+def looks_of(names: Sequence[str], task: ShippedTask) -> dict[str, Look]:
   """How groups of those names are drawn, and who else chooses."""
   return {**{name: Look(name, colour, mark, '-') for name, colour, mark in zip(
       names, itertools.cycle(page.RUNS), itertools.cycle(page.MARKS))},
           DEFAULT: Look(DEFAULT, mark='|', line='--'),
-          **{name: Look(name) for name in RANDOM.values()}}
+          random_of(task): Look(random_of(task))}
 
 
 def section(comparison: Comparison, looks: Looks) -> dict[str, Any]:
@@ -158,7 +166,7 @@ def section(comparison: Comparison, looks: Looks) -> dict[str, Any]:
   rows, task, measures = comparison.rows, comparison.task, comparison.measures
   title, certainty = headline(comparison)
   data = f'{len(rows)} labelled {task.problem}s'
-  if task.name == 'tile':
+  if task.has_groups:
     data += f', programs: {rows["program"].nunique()}'
   every = _parts(comparison, measures[0], {'': rows.index >= 0})
   return {

@@ -33,7 +33,7 @@ COUNTS = {
 def section(comparison: Comparison, count: int,
             looks: Looks) -> dict[str, Any]:
   """Everything that the template shows of single kernels."""
-  if comparison.task.name != 'tile' or not count:
+  if not (comparison.task.has_geometry and count):
     return {}
   unit, _ = feature_stats.what_tiles_count(comparison.problems)
   return {'unit': unit, 'kernels': [

@@ -10,11 +10,11 @@ import numpy as np
 import pandas as pd
 
 from tpu_graphs_ext import files
-from tpu_graphs_ext.engine import task as tasks
-from tpu_graphs_ext.engine.settings import LoadSettings
 from tpu_graphs_ext.report import KERNELS, compare, kernels, page
 from tpu_graphs_ext.report.compare import Comparison, Looks, measures_of
 from tpu_graphs_ext.report.runs import Group, find, grouped, shown
+from tpu_graphs_ext.tasks import ShippedTask
+from tpu_graphs_ext.tasks.tile import LoadSettings
 
 _log = logging.getLogger(__name__)
 
@@ -42,11 +42,13 @@ def report(paths: Sequence[str], *, out: str, data: str = '',
   comparison = compare.measured(groups, data, loading, problems)
   for problem in problems:
     _log.warning('%s', problem)
-  looks = compare.looks_of([group.name for group in groups])
+  task = groups[0].runs[0].task
+  looks = compare.looks_of([group.name for group in groups], task)
   content = page.render(
       comparison=comparison and compare.section(comparison, looks),
       kernels=comparison and kernels.section(comparison, num_kernels, looks),
-      task=groups[0].runs[0].task, problems=problems,
+      noun=task.problem, choices=task.choices, problems=problems,
+      by_slowdown=task.compared_by[0] == 'slowdown',
       **runs_section(groups, comparison, looks))
   files.write_file(path, content.encode())
   return path
@@ -55,7 +57,7 @@ def report(paths: Sequence[str], *, out: str, data: str = '',
 def runs_section(groups: Sequence[Group], comparison: Optional[Comparison],
                  looks: Looks) -> dict[str, Any]:
   """Everything that the template shows of the runs."""
-  task = tasks.find(groups[0].runs[0].task)
+  task = groups[0].runs[0].task
   runs = frame_of(groups, comparison, task)
   roots = sorted({run.flags['data_root'] for group in groups
                   for run in group.runs if run.flags.get('data_root')})
@@ -69,7 +71,7 @@ def runs_section(groups: Sequence[Group], comparison: Optional[Comparison],
 
 
 def frame_of(groups: Sequence[Group], comparison: Optional[Comparison],
-             task: tasks.Task) -> pd.DataFrame:
+             task: ShippedTask) -> pd.DataFrame:
   """A row a run: `Run.record`, and means over problems, unscaled, or NaN."""
   columns = [one.column for one in measures_of(task)]
   measured = {one.run.run_path: one.rows[columns].mean()
@@ -84,7 +86,7 @@ def frame_of(groups: Sequence[Group], comparison: Optional[Comparison],
   return frame
 
 
-def _columns(task: tasks.Task) -> list[tuple[str, str, int, int]]:
+def _columns(task: ShippedTask) -> list[tuple[str, str, int, int]]:
   """Title, column, scale and digits of the numbers of runs."""
   return [('epochs', 'epochs', 1, 0), ('best epoch', 'best_epoch', 1, 0),
           ('best validation OPA', 'best_opa', 1, 3), *(
@@ -94,7 +96,7 @@ def _columns(task: tasks.Task) -> list[tuple[str, str, int, int]]:
               for k in task.top_ks), ('minutes', 'minutes', 1, 1)]
 
 
-def groups_table(runs: pd.DataFrame, task: tasks.Task) -> page.Table:
+def groups_table(runs: pd.DataFrame, task: ShippedTask) -> page.Table:
   """A row a group: mean and deviation over its seeds."""
   columns = _columns(task)
   by = runs.groupby('group', sort=False)
@@ -107,7 +109,7 @@ def groups_table(runs: pd.DataFrame, task: tasks.Task) -> page.Table:
        for group, count in by.size().items()])
 
 
-def runs_table(runs: pd.DataFrame, task: tasks.Task) -> page.Table:
+def runs_table(runs: pd.DataFrame, task: ShippedTask) -> page.Table:
   """A row a run."""
   columns = _columns(task)
   return page.Table(

@@ -17,6 +17,7 @@ from tpu_graphs_ext.engine import artifacts
 from tpu_graphs_ext.engine.settings import parse_model_kwargs
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.files import full_path
+from tpu_graphs_ext.tasks import of_run
 
 # Arguments that name files or number repetitions; they do not change training.
 _NOT_TRAINED = ('model', 'model_kwargs_json', 'out_dir', 'results_csv',
@@ -41,7 +42,7 @@ class Run:
     name = os.path.basename(run_path)
     self.name = name.removeprefix('run_').split('.jsonz')[0]
     args, self.settings = info['args'], info.get('settings', {})
-    self.task, self.model = artifacts.task_of(args), args['model']
+    self.task, self.model = of_run(info), args['model']
     self.kwargs = parse_model_kwargs(args['model_kwargs_json'])
     self.flags = {
         **{key: value for key, value in sorted(args.items())
@@ -90,7 +91,7 @@ def find(paths: Sequence[str]) -> tuple[list[Run], list[str]]:
   Paths are model folders, run files, or folders of them, at any depth. Raises
   UserError without a single run, or with runs of both tasks.
   """
-  found, problems = {}, []
+  runs, problems = {}, []
   for path in paths:
     read, run_paths = [], _run_paths(path)
     if not run_paths:
@@ -102,15 +103,15 @@ def find(paths: Sequence[str]) -> tuple[list[Run], list[str]]:
         problems.append(str(error))
     # The names of runs are hashes, whose order means nothing.
     for run in sorted(read, key=lambda run: (run.model, run.name)):
-      found.setdefault(os.path.realpath(run.run_path), run)
-  if not found:
+      runs.setdefault(os.path.realpath(run.run_path), run)
+  if not runs:
     raise UserError('\n  '.join(
         ['there is no run to report; name the --out_dir of a training:',
          *problems]))
-  if len(of := sorted({run.task for run in found.values()})) > 1:
-    raise UserError(f'the runs are of two tasks, {" and ".join(of)}; name '
+  if len(names := sorted({run.task.name for run in runs.values()})) > 1:
+    raise UserError(f'the runs are of two tasks, {" and ".join(names)}; name '
                     'folders or runs of one')
-  return list(found.values()), list(dict.fromkeys(problems))
+  return list(runs.values()), list(dict.fromkeys(problems))
 
 
 def _run_paths(path: str) -> list[str]:
@@ -127,8 +128,8 @@ def _run_paths(path: str) -> list[str]:
 def _read(path: str, problems: list[str]) -> Run:
   """The run of a run file; raises UserError if it is missing or damaged."""
   info = artifacts.read_run_file(path)
-  artifacts.check_hash(path, info)
   run = Run(path, info, None)
+  artifacts.check_run(path, info, run.task)
   model_dir = os.path.join(os.path.dirname(path), f'model_{run.name}')
   if os.path.isdir(model_dir):
     run.model_dir = model_dir

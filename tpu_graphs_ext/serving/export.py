@@ -16,9 +16,9 @@ import tensorflow as tf
 from tpu_graphs_ext import files
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.engine import artifacts, scoring
-from tpu_graphs_ext.engine.settings import LoadSettings
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.serving import tf_program
+from tpu_graphs_ext.tasks.tile import LoadSettings
 
 SIGNATURE = 'serving_default'
 # TensorFlow ignores this folder.
@@ -77,7 +77,7 @@ def export(model_dir: str, out: str,
       files.write_file(os.path.join(temporary, MARK), json.dumps({
           'what': _WHAT, 'model': kind,
           'run': os.path.basename(artifacts.run_path_of(
-              artifacts.load_run(model_dir).model_dir)),
+              artifacts.load_run(model_dir, loading.task).model_dir)),
           'num_ops': ranker.num_ops,
           'files': files.sums(temporary)}, indent=2).encode())
   except OSError as error:

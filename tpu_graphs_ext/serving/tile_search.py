@@ -18,11 +18,12 @@ from tpu_graphs_ext.analytic.tile_counts import Loops
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.engine import out_of_range, scoring
-from tpu_graphs_ext.engine.settings import TOP_CONFIGS, LoadSettings
+from tpu_graphs_ext.engine.settings import TOP_CONFIGS
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import features
 from tpu_graphs_ext.serving import kernel_sources, tile_ranking
 from tpu_graphs_ext.serving.kernel_sources import never_timed
+from tpu_graphs_ext.tasks.tile import LoadSettings
 
 MOST_TILES = 100_000  # Scored tiles of a kernel; of more, an even sample.
 _AT_ONCE = 8192  # Tiles in one call of the model.

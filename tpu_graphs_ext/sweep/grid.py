@@ -11,15 +11,12 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, Optional, Union
 
 from tpu_graphs_ext import files, load_models
-from tpu_graphs_ext.engine.settings import MOST_SEED, TrainSettings
+from tpu_graphs_ext.engine.settings import MOST_SEED
+from tpu_graphs_ext.engine.task import Task
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.tasks.layout_settings import LayoutTrainSettings
+from tpu_graphs_ext.tasks import TASKS, TILE
 
-SETTINGS = {'tile': TrainSettings, 'layout': LayoutTrainSettings}
 MOST_TRIALS = 100_000
-# By task: means over the validation split. Slowdowns are best low.
-GOALS = {'tile': ('opa', 'top1', 'top5', 'top10'),
-         'layout': ('opa', 'kendall', 'top1', 'top10', 'top100')}
 # Settings that the sweep gives each trial.
 _OWN_SETTINGS = {'model', 'model_kwargs_json', 'seed', 'data_root', 'out_dir',
                  'results_csv', 'run_id', 'resume', 'tensorboard'}
@@ -28,6 +25,13 @@ _KINDS = {'int': ((int,), 'a whole number'), 'str': ((str,), 'a text'),
           'float': ((int, float), 'a number'), 'list': ((list,), 'a list'),
           'bool': ((bool,), 'true or false'),
           'dict': ((dict,), 'an object of names and values')}
+
+
+def goals_of(task: Task) -> list[str]:
+  """Means over the validation split; slowdowns, as 'top5', are best low."""
+  return [*dict.fromkeys(['opa', *(
+      measure for measure, _ in task.final if measure != 'slowdown')]),
+          *(f'top{k}' for k in task.top_ks)]
 
 
 def _require(holds: Any, rule: str, value: Any) -> None:
@@ -114,17 +118,17 @@ class ModelSpace(NamedTuple):
 
   def configuration(self, chosen: Iterable[Any]) -> Configuration:
     """The configuration with one value for each key."""
-    found = Configuration(self.name)
+    configuration = Configuration(self.name)
     for (part, name), value in zip(self.values, chosen):
-      getattr(found, part)[name] = value
-    return found
+      getattr(configuration, part)[name] = value
+    return configuration
 
 
 @dataclasses.dataclass
 class Grid:
   """A file, with dataclasses for its objects and a full path as data_root."""
   models: list  # Of `ModelSpace`.
-  task: str = 'tile'
+  task: str = TILE.name
   kwargs: dict = dataclasses.field(default_factory=dict)
   settings: dict = dataclasses.field(default_factory=dict)
   seeds: list = dataclasses.field(default_factory=lambda: [0])
@@ -134,9 +138,11 @@ class Grid:
   goal: str = 'opa'
 
   def __post_init__(self):
-    _require(self.task in SETTINGS, 'task must be tile or layout', self.task)
-    _require(self.goal in GOALS[self.task],
-             f'goal must be one of {", ".join(GOALS[self.task])}', self.goal)
+    _require(self.task in TASKS, f'task must be {" or ".join(TASKS)}',
+             self.task)
+    goals = goals_of(self.of_task)
+    _require(self.goal in goals, f'goal must be one of {", ".join(goals)}',
+             self.goal)
     _require(self.seeds and all(
         type(seed) is int and 0 <= seed <= MOST_SEED for seed in self.seeds),
              f'seeds must be a list of whole numbers from 0 to {MOST_SEED}',
@@ -145,7 +151,7 @@ class Grid:
     self.prune = self.prune and _filled(
         Prune, {} if self.prune is True else self.prune, 'prune')
     self.data_root = files.full_path(files.require_path(
-        'data_root', SETTINGS[self.task].data_root
+        'data_root', self.of_task.training.data_root
         if self.data_root is None else self.data_root))
     _require(self.models, 'models must be a list of at least one, as ["MLP"]',
              self.models)
@@ -154,6 +160,11 @@ class Grid:
     _require(self.num_trials <= MOST_TRIALS, f'at most {MOST_TRIALS:,} trials '
              'are allowed; give fewer values, or let a "search" draw from them',
              self.num_trials)
+
+  @property
+  def of_task(self) -> Task:
+    """The task that `task` names."""
+    return TASKS[self.task]
 
   def _space(self, entry: Any, where: str) -> ModelSpace:
     model = _filled(Configuration, {'model': entry} if isinstance(
@@ -231,9 +242,9 @@ def read(path: str) -> Grid:
   Raises UserError, with file and key, if it cannot be read or has an unknown
   key, model or argument, or a value that no training takes.
   """
-  found = parsed(path, files.read_json(files.full_path(path)))
-  settings = SETTINGS[found.task]
-  for place, model in enumerate(found.models):
+  grid = parsed(path, files.read_json(files.full_path(path)))
+  settings = grid.of_task.training
+  for place, model in enumerate(grid.models):
     where = f'{path}: models[{place}]'
     try:
       for (part, name), values in model.values.items():
@@ -245,7 +256,7 @@ def read(path: str) -> Grid:
           settings(models_py=models_py).models_file)
     except UserError as error:
       raise UserError(f'{where}: {error}') from error
-  return found
+  return grid
 
 
 def _check_setting(settings: type, name: str, values: Any) -> None:

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, Optional
 from tqdm import tqdm
 
 import tpu_graphs_ext
-from tpu_graphs_ext import files, load_models
+from tpu_graphs_ext import files
 from tpu_graphs_ext.data import read
 from tpu_graphs_ext.engine import (
   artifacts,
@@ -30,11 +30,12 @@ from tpu_graphs_ext.engine import (
   scoring,
   threads,
 )
-from tpu_graphs_ext.engine.settings import TOP_CONFIGS, LoadSettings
+from tpu_graphs_ext.engine.settings import TOP_CONFIGS
 from tpu_graphs_ext.errors import UserError, how_to_install, reason_of
 from tpu_graphs_ext.hlo import libtpu
 from tpu_graphs_ext.serving import cost_model, kernel_sources, tile_search
 from tpu_graphs_ext.sweep import pool
+from tpu_graphs_ext.tasks.tile import LoadSettings
 
 _log = logging.getLogger(__name__)
 
@@ -114,10 +115,10 @@ def _settings(model_dir: str, loading: LoadSettings,
   import numpy as np
   import tensorflow as tf
 
-  run = artifacts.load_run(model_dir)
+  run = artifacts.load_run(model_dir, loading.task)
   folder = files.full_path(run.model_dir)
   stats, num_ops = scoring.normalisation(run, loading)
-  models_py = files.full_path(loading.models_py or load_models.models_path())
+  models_py = files.full_path(loading.models_file)
   with open(models_py, 'rb') as file:
     source_sum = hashlib.sha256(file.read()).hexdigest()
   basis = _hash_of([

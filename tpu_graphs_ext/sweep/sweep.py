@@ -22,7 +22,7 @@ from tqdm import tqdm
 from tpu_graphs_ext import files
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.sweep import grid, pool, trials
-from tpu_graphs_ext.sweep.grid import GOALS, Configuration, Grid
+from tpu_graphs_ext.sweep.grid import Configuration, Grid, goals_of
 from tpu_graphs_ext.sweep.trials import FAILED, STARTED, STOPPED, Trial
 
 _log = logging.getLogger(__name__)
@@ -173,7 +173,7 @@ class Leaderboard:
 
   def __init__(self, grid: Grid, rows: Iterable[dict[str, Any]]):
     self._goal, self._ascending = grid.goal, not grid.highest_is_best
-    self._measures = sorted(GOALS[grid.task], key=lambda name:
+    self._measures = sorted(goals_of(grid.of_task), key=lambda name:
                             name != grid.goal)
     trials = pd.DataFrame([{**row, **row['values']} for row in rows],
                           columns=[*_FIRST, *self._measures, 'run'])

@@ -18,12 +18,12 @@ import warnings
 from collections.abc import Iterator
 from typing import Any, Optional
 
-from tpu_graphs_ext import files, load_models
+from tpu_graphs_ext import files
 from tpu_graphs_ext.data import cache
 from tpu_graphs_ext.errors import UserError, how_to_install, reason_of
-from tpu_graphs_ext.sweep import grid as grids
 from tpu_graphs_ext.sweep import pool
 from tpu_graphs_ext.sweep.grid import Configuration, Grid, Prune
+from tpu_graphs_ext.tasks import TASKS
 
 # Between looks at a run that a killed sweep's worker on a cluster still trains.
 _PAUSE_SECONDS = 2
@@ -47,7 +47,7 @@ class Trial:
   def settings(self) -> Any:
     """The settings of `train`; they resume what an earlier attempt left."""
     tried = self.configuration
-    return grids.SETTINGS[self.task](
+    return TASKS[self.task].training(
         model=tried.model, seed=self.seed, resume=True,
         model_kwargs_json=json.dumps(tried.kwargs, sort_keys=True),
         data_root=self.data_root, out_dir=self.out,
@@ -72,12 +72,10 @@ def _key(trial: Trial) -> str:
       'model': tried.model, 'kwargs': tried.kwargs, 'seed': trial.seed,
       'settings': {name: value for name, value in tried.settings.items()
                    if name not in ('cache_dir', 'models_py')},
-      'data': data_key(
-          trial.data_root if trial.task == 'tile' else os.path.join(
-              trial.data_root, settings.source, settings.search)),
+      'data': data_key(os.path.join(
+          trial.data_root, *settings.task.collection(vars(settings)))),
       'prune': trial.prune and dataclasses.asdict(trial.prune),
-      'models_py': file_sum(files.full_path(
-          settings.models_py or load_models.models_path(trial.task)))}
+      'models_py': file_sum(files.full_path(settings.models_file))}
   return hashlib.sha256(json.dumps(
       content, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -206,8 +204,9 @@ def run(trial: Trial) -> tuple[str, dict[str, Any]]:
   values = {'opa': opa[best], **{
       f'top{k}': slowdown
       for k, slowdown in info['final_error'].get('val', {}).items()}}
-  if trial.task == 'layout':
-    values['kendall'] = info['final_kendall'].get('val')
+  for measure, key in TASKS[trial.task].final:
+    if measure not in ('slowdown', 'opa'):
+      values[measure] = info[key].get('val')
   return state, {
       'run': os.path.basename(result.model_dir)[len('model_'):],
       'values': {name: float(value) for name, value in values.items()

@@ -17,8 +17,9 @@ from tpu_graphs_ext import load_models
 from tpu_graphs_ext.data import read
 from tpu_graphs_ext.data.kernel import Kernel, Partition
 from tpu_graphs_ext.data.normalize import FeatureStats
-from tpu_graphs_ext.engine.settings import StatsSettings, Training
+from tpu_graphs_ext.engine.settings import Training
 from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.tasks.tile import StatsSettings
 
 ARGUMENT = 'feature_stats'
 _TILES_OF_FLAG = {'elements': 'elements', 'layout': 'layout tiles'}

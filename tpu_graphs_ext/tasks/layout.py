@@ -1,121 +1,164 @@
-"""The layout task: programs whose layouts are to be ranked."""
+"""The layout task: programs whose layouts are to be ranked.
+
+Its settings and its one object, `LAYOUT`; see `tile` for what is imported when.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import tensorflow as tf
-import tensorflow_gnn as tfgnn
+from tpu_graphs_ext import load_models
+from tpu_graphs_ext.engine.settings import Loading, Training, as_in, setting
+from tpu_graphs_ext.engine.task import Splits
+from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.tasks import shipped
 
-from tpu_graphs_ext import files, load_models
-from tpu_graphs_ext.data import programs, schema
-from tpu_graphs_ext.data.normalize import FeatureStats
-from tpu_graphs_ext.data.programs import Program, Programs
-from tpu_graphs_ext.engine import (
-  compiled_model,
-  evaluate,
-  metrics,
-  results,
-  scoring,
-  task,
-)
-from tpu_graphs_ext.tasks import feature_stats, layout_batches, layout_settings
+if TYPE_CHECKING:
+  import numpy as np
+  import tensorflow as tf
+  import tensorflow_gnn as tfgnn
 
-LoadSettings = layout_settings.LayoutLoadSettings
-TrainSettings = layout_settings.LayoutTrainSettings
-# Configurations for a model at once: 64 MB of float32, beside which the
-# program's own features are small.
-_CHUNK_FLOATS = 1 << 24
-_BLOCK_FLOATS = 1 << 22  # Of layouts that are counted at once.
+  from tpu_graphs_ext.data.normalize import FeatureStats
+  from tpu_graphs_ext.data.programs import Program, Programs
+  from tpu_graphs_ext.data.rules import TaskRules
+  from tpu_graphs_ext.engine.scoring import Scores
+  from tpu_graphs_ext.sample.write import Summary
+  from tpu_graphs_ext.tasks.layout_results import Evaluation
+
+SOURCES = ('xla', 'nlp')
+SEARCHES = ('random', 'default')
 
 
-def row_of(program: Program, scores: scoring.Scores,
-           ks: Sequence[int] = layout_settings.TOP_KS) -> dict[str, Any]:
-  """Measures of one labelled program with a model's scores.
+@dataclasses.dataclass(frozen=True)
+class LayoutTrainSettings(Training):
+  """Settings of training in the layout task."""
+  epochs: int = as_in(Training, 'epochs', default=50)
+  early_stop: int = as_in(Training, 'early_stop', default=25)
+  clip_norm: float = as_in(Training, 'clip_norm', default=1e-2)
+  configs: int = as_in(
+      Training, 'configs', default=16, help='configurations drawn from '
+      'each program for a training step, fast ones more often; programs with '
+      'fewer are left out')
+  batch: int = as_in(
+      Training, 'batch', default=8, help='programs per training step')
+  model: str = setting('ResModel', 'class in layout_models.py')
+  out_dir: str = as_in(Training, 'out_dir', default='~/out/tpugraphs_layout')
+  results_csv: str = setting(
+      '', 'file for the test predictions; empty: '
+      '<out_dir>/results_<milliseconds>_<source>_<search>.csv')
+  validate_batches: int = as_in(Training, 'validate_batches', default=10)
+  data_root: str = setting(
+      '~/data/tpugraphs/npz/layout',
+      'folder with <source>/<search>/train, valid and test')
+  cache_dir: str = setting(
+      '~/data/tpugraphs/cache/layout', 'folder for memory-mapped copies of the '
+      'splits, a quarter as large as the arrays; empty: a temporary one')
+  toy_data: bool = setting(False, 'read only the first 5 files of each split')
 
-  Returns:
-    program: its name.
-    nodes, configurable, configs: number of nodes, of those with layouts, and
-      of configurations.
-    runtimes: number of distinct runtimes; few bound tau away from 1.
-    kendall: Kendall's tau-b of the runtimes and the places in the model's order
-      of all configurations, as in the organisers' `layout_evaluate.py`. An
-      order has no ties; equal runtimes are corrected for. NaN where all are.
-    opa: share of the pairs of different runtime that the scores order alike;
-      NaN where all runtimes are equal.
-    slowdown_<k>: how much slower the fastest of the first k configurations is
-      than the fastest of all.
-    random_<k>: the expected slowdown of k drawn at random.
-  """
-  runtime, order = program.runtime_rel, scores.order
-  return {
-      'program': program.name,
-      'nodes': program.num_nodes,
-      'configurable': program.num_configurable,
-      'configs': program.num_configs,
-      'runtimes': len(np.unique(runtime)),
-      'kendall': metrics.pair_agreement(runtime, np.argsort(order))[1],
-      'opa': metrics.pair_agreement(runtime, scores.given)[0],
-      **{f'slowdown_{k}': metrics.slowdown_of(runtime, order[:k])
-         for k in ks},
-      **{f'random_{k}': metrics.random_slowdown(runtime, scores.repeats, k)
-         for k in ks}}
+  source: str = setting('xla', 'collection of programs', SOURCES)
+  search: str = setting(
+      'random', 'collection of configurations: drawn at random, or by a search '
+      "from the compiler's default", SEARCHES)
+  max_configs: int = setting(
+      -1, 'configurations of each program to train on: the fastest and the '
+      'slowest thirds, and some between; -1: all, in the same memory')
+  keep_nodes: int = setting(
+      5000, 'nodes of a program in a training step, a random segment; -1: all',
+      least=1, or_all=True)
+
+  CSV_SUFFIX = '_{source}_{search}'
+  ARGS = (
+      'source', 'search', 'model', 'model_kwargs_json', 'epochs', 'batch_size',
+      'configs', 'max_configs', 'early_stop', 'keep_nodes', 'learning_rate',
+      'clip_norm', 'out_dir', 'results_csv', 'validate_batches', 'run_id')
+
+  def __post_init__(self):
+    super().__post_init__()
+    if self.max_configs != -1 and self.max_configs < self.configs:
+      raise UserError(f'--max_configs={self.max_configs}: must be -1 (all) or '
+                      f'at least --configs, {self.configs}')
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Evaluation(results.Results):
-  """Measures of all programs of one source, by one model; see `row_of`."""
-  NAME, PROBLEMS = 'program', 'programs'
-  INTERVALS = COMPARED = ('kendall', 'opa', 'slowdown')
-  ABOUT, LISTED = ('nodes', 'configs'), (*COMPARED, 'random')
-  CSV = files.Output(
-      '--csv', 'model_dir,data,program,nodes,configurable,configs,runtimes,'
-      'kendall,opa', 'CSV of evaluate --task layout')
-
-  def to_json(self) -> dict[str, Any]:
-    return {'model_dir': self.model_dir, 'data': self.data,
-            'mean': self.summary_json(self.mean),
-            'programs': self.problems_json()}
+@dataclasses.dataclass(frozen=True)
+class LayoutLoadSettings(Loading):
+  """Settings for loading a trained model of the layout task."""
+  data_root: str = as_in(LayoutTrainSettings, 'data_root')
+  cache_dir: str = as_in(LayoutTrainSettings, 'cache_dir')
+  toy_data: bool = as_in(LayoutTrainSettings, 'toy_data')
+  source: str = setting(
+      '', "collection of programs; empty: the model's", ('', *SOURCES))
+  search: str = setting(
+      '', "collection of configurations; empty: the model's",
+      ('', *SEARCHES))
 
 
-class LayoutTask(task.Task):
-  """See `Task`."""
-  name, problem = 'layout', 'program'
-  loading = LoadSettings
-  evaluation, row_of = Evaluation, staticmethod(row_of)
-  top_ks = layout_settings.TOP_KS
+class LayoutTask(shipped.ShippedTask):
+  """Ranks the layouts of a program."""
+  name, problem, choices = 'layout', 'program', 'layouts'
+  training, loading = LayoutTrainSettings, LayoutLoadSettings
+  models_file = load_models.models_path('layout_models.py')
+  collection_args = ('source', 'search')
+  # The scripts would look for the loss by its name.
+  keeps_optimizer = False
+  unhashed = ('out_dir',)
+  top_ks = (1, 10, 100)  # As the organisers' script.
   final = (('slowdown', 'final_error'), ('kendall', 'final_kendall'),
            ('opa', 'final_opa'))
-  csv_name, csv_id, csv_end = layout_settings.CSV_NAME, 'layout:', '\n'
-  csv_configs = test_configs = None
-  scored_at_once = 1
+  csv_name, csv_id, csv_end = 'predictions_layout.csv', 'layout:', '\n'
   config_table = 'node_config_feat'
-  has_duplicates = False
 
-  def read(self, path: str, loading: LoadSettings) -> Programs:
+  about = 'layouts of programs'
+  sources = 'folder of .npz files, or one'
+  has_pretrained = has_small_steps = has_geometry = has_groups = False
+  compared_by = ('kendall', 'opa', 'slowdown')
+  baseline_models = os.path.join(
+      'tpu_graphs', 'baselines', 'layout', 'models.py')
+  quickstart = shipped.Quickstart(
+      models=('MyLayoutSAGE', 'ResModel'), epochs=10, script='layout_train.py',
+      script_flags=('--source=xla', '--search=random'), knows_files=False,
+      prefix='layout_', labelled='xla/random/test_labelled',
+      compared_on='Test programs', real='', next=('evaluate',))
+
+  def read(self, path: str, loading: LayoutLoadSettings) -> Programs:
+    """The programs of a folder of .npz files, or of one; layouts stay on disk.
+
+    Raises:
+      UserError: there are none, or a file is damaged or of another task.
+    """
+    from tpu_graphs_ext.data import programs
     return programs.read_programs(
         path, cache_dir=loading.cache_dir,
         limit=programs.TOY_FILES if loading.toy_data else None)
 
-  def collection(self, args: Mapping[str, Any],
-                 loading: Optional[LoadSettings] = None
-                 ) -> tuple[str, ...]:
-    return tuple((loading and getattr(loading, name)) or args[name]
-                 for name in ('source', 'search'))
-
   def statistics(self, args: Mapping[str, Any],
-                 loading: LoadSettings) -> tuple[FeatureStats, int]:
+                 loading: LayoutLoadSettings) -> tuple[FeatureStats, int]:
+    """The scale by the train programs of the collection the run was trained on,
+    and one more than the largest opcode.
+
+    Raises:
+      UserError: a split is missing, damaged, or has no program of
+        `args['configs']` configurations.
+    """
+    from tpu_graphs_ext.data import programs
     data = programs.read_collection(
         loading.data_root, *self.collection(args), min_configs=args['configs'],
         cache_dir=loading.cache_dir, toy_data=loading.toy_data)
     return data.train.stats, data.num_ops
 
-  def prepared(self, settings: TrainSettings) -> tuple[
-      TrainSettings, task.Splits]:
+  def prepared(self, settings: LayoutTrainSettings) -> tuple[
+      LayoutTrainSettings, Splits]:
+    """The settings and the data of the collection.
+
+    Raises:
+      UserError: there is no such model; a split is missing or damaged, or has
+        no program of `configs` configurations; a label is missing.
+    """
+    from tpu_graphs_ext.data import programs, schema
+    from tpu_graphs_ext.engine import evaluate
+    from tpu_graphs_ext.tasks import feature_stats
     takes_stats = load_models.takes(
         settings.model, feature_stats.ARGUMENT, settings.models_file)
     data = programs.read_collection(
@@ -133,24 +176,24 @@ class LayoutTask(task.Task):
         os.path.join(where, 'valid'), settings.configs, settings.max_configs,
         [settings.seed or 0, schema.SPLITS.index('valid')])
     if settings.validate_batches >= 0:
-      validated = Programs(
+      validated = programs.Programs(
           validated[:settings.validate_batches * settings.batch])
     stats = data.train.stats
     if takes_stats:
       settings = feature_stats.given_to_model(settings, {
           table: {side: columns[side] for side in ('minimum', 'maximum')}
           for table, columns in stats.to_json().items()})
-    return settings, task.Splits(
-        **vars(data), validated=validated, stats=stats)
+    return settings, Splits(data.train, validated, data.valid, data.test,
+                            data.num_ops, stats)
 
-  def compiled_model(self, settings: TrainSettings,
-                     splits: task.Splits) -> tf.keras.Model:
-    return compiled_model.model(
-        settings, splits.num_ops, self.sample_graph(splits.stats),
-        compiled_model.ListMLE(), steps=-(-len(splits.train) // settings.batch))
+  def datasets(
+      self, settings: LayoutTrainSettings, splits: Splits, seed: int,
+      first_epoch: int) -> tuple[tf.data.Dataset, tf.data.Dataset]:
+    """Batches of up to `batch` programs with labels float32 [B, configs].
 
-  def datasets(self, settings: TrainSettings, splits: task.Splits, seed: int,
-               first_epoch: int) -> tuple[tf.data.Dataset, tf.data.Dataset]:
+    Programs are cut to `keep_nodes` nodes, but whole ones are validated on.
+    """
+    from tpu_graphs_ext.tasks import layout_batches
     sizes = dict(batch_size=settings.batch, num_configs=settings.configs,
                  seed=seed)
     return layout_batches.training_dataset(
@@ -160,6 +203,11 @@ class LayoutTask(task.Task):
         splits.validated, splits.stats, keep_nodes=-1, anew=False, **sizes)
 
   def sample_graph(self, stats: FeatureStats) -> tfgnn.GraphTensor:
+    """A program of one node, with two layouts of the least of all features."""
+    import numpy as np
+
+    from tpu_graphs_ext.data.programs import Program
+    from tpu_graphs_ext.tasks import layout_batches
     rows = np.tile(stats.config.minimum, (2, 1, 1))  # Of two configurations.
     return layout_batches.program_graph(
         Program(
@@ -173,24 +221,57 @@ class LayoutTask(task.Task):
 
   def graphs(self, problem: Program,
              stats: FeatureStats) -> Iterator[tfgnn.GraphTensor]:
-    for configs in _blocks(problem, _CHUNK_FLOATS):
+    """Graphs of so many configurations as fit into 64 MB of layouts.
+
+    Their node set `nconfig` is float32 [configurable, configs, columns].
+    """
+    from tpu_graphs_ext.tasks import layout_batches
+    for configs in layout_batches.blocks_to_score(problem):
       yield layout_batches.program_graph(problem, configs, stats)
 
   def config_rows(self, problem: Program,
                   stats: FeatureStats) -> Iterable[np.ndarray]:
+    """Layouts as stored, float32 [configs * configurable, columns], in blocks.
+
+    None where the program's bounds show that all are within `stats`.
+    """
+    from tpu_graphs_ext.tasks import layout_batches
     bounds = problem.bounds.config
     if (bounds.minimum < stats.config.minimum).any() or (
         bounds.maximum > stats.config.maximum).any():
-      for configs in _blocks(problem, _BLOCK_FLOATS):
+      for configs in layout_batches.blocks_to_count(problem):
         yield problem.layouts(configs).reshape(-1, len(bounds.minimum))
 
+  @property
+  def evaluation(self) -> type[Evaluation]:
+    """Means over programs."""
+    from tpu_graphs_ext.tasks import layout_results
+    return layout_results.Evaluation
 
-def _blocks(problem: Program, floats: int) -> list[np.ndarray]:
-  """Configurations in order, int64, with about so many numbers in layouts."""
-  at_once = max(1, floats // (
-      problem.num_configurable * len(problem.bounds.config.minimum)))
-  return np.split(np.arange(problem.num_configs),
-                  range(at_once, problem.num_configs, at_once))
+  def row_of(self, problem: Program, scores: Scores,
+             ks: Sequence[int]) -> dict[str, Any]:
+    """See `layout_results.row_of`."""
+    from tpu_graphs_ext.tasks import layout_results
+    return layout_results.row_of(problem, scores, ks)
+
+  def has_args(self, args: Mapping[str, Any]) -> bool:
+    """Whether `layout_train.py` wrote them."""
+    return 'keep_nodes' in args
+
+  @property
+  def rules(self) -> TaskRules:
+    """The rules for .npz files of programs."""
+    from tpu_graphs_ext.data import rules
+    return rules.LAYOUT
+
+  def write_sample(self, out: str) -> Summary:
+    """Programs with layouts, of both searches.
+
+    Raises:
+      UserError: `out` holds something else or cannot be written.
+    """
+    from tpu_graphs_ext.sample import write
+    return write.write_layout_data(out)
 
 
-TASK = LayoutTask()
+LAYOUT = LayoutTrainSettings.task = LayoutLoadSettings.task = LayoutTask()

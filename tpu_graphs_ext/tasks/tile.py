@@ -1,4 +1,8 @@
-"""The tile task: kernels whose tiles are to be ranked."""
+"""The tile task: kernels whose tiles are to be ranked.
+
+Its settings and its one object, `TILE`, which import TensorFlow, NumPy and data
+only when they are used: the command line needs them for --help.
+"""
 
 from __future__ import annotations
 
@@ -8,30 +12,37 @@ import json
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Optional
 
-import numpy as np
-import tensorflow as tf
-import tensorflow_gnn as tfgnn
-
-from tpu_graphs_ext import files, load_models
-from tpu_graphs_ext.data import read, schema
-from tpu_graphs_ext.data.kernel import Kernel, Partition
-from tpu_graphs_ext.data.normalize import FeatureStats
-from tpu_graphs_ext.engine import (
-  compiled_model,
-  evaluate,
-  metrics,
-  predictions_csv,
-  results,
-  settings,
-  task,
+from tpu_graphs_ext import load_models
+from tpu_graphs_ext.engine.settings import (
+  DEFAULT_RECIPE,
+  RECIPES,
+  TOP_CONFIGS,
+  Checked,
+  Loading,
+  Training,
+  as_in,
+  setting,
 )
-from tpu_graphs_ext.engine.scoring import Scores
-from tpu_graphs_ext.engine.settings import LoadSettings, TrainSettings
+from tpu_graphs_ext.engine.task import Splits
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.tasks import feature_stats, tile_batches
+from tpu_graphs_ext.tasks import shipped
 
+if TYPE_CHECKING:
+  import tensorflow as tf
+  import tensorflow_gnn as tfgnn
+
+  from tpu_graphs_ext.data.kernel import Kernel, Partition
+  from tpu_graphs_ext.data.normalize import FeatureStats
+  from tpu_graphs_ext.data.rules import TaskRules
+  from tpu_graphs_ext.engine.scoring import Scores
+  from tpu_graphs_ext.sample.write import Summary
+  from tpu_graphs_ext.tasks.tile_results import Evaluation
+
+DATA_ROOT = '~/data/tpugraphs/npz/tile/xla'
+CACHE_DIR = '~/data/tpugraphs/cache/tile'
+LOSS_NAMES = ('ListMLELoss', 'PairwiseHingeLoss', 'MSE')
 # Training steps in one call of TensorFlow: they are short.
 STEPS_PER_CALL = 10
 
@@ -42,197 +53,143 @@ _OF_ALL = {'objective': 'flags', 'averaging': 0.0}
 # What `--recipe best` trains members with: on its long lists it ranks better.
 _BEST_OBJECTIVES = {'listmle_fastest_first': 'listmle_and_slowdown'}
 
-# Hidden test kernels are named by a hash alone.
-NO_PROGRAM = '(no program name)'
-KINDS = ('convolution', 'reduction', 'element-wise', 'copy', 'other')
-_OPCODES = {kind: frozenset(names.split()) for kind, names in {
-    'convolution': 'convolution dot',
-    'reduction': '''
-reduce reduce-window select-and-scatter batch-norm-training batch-norm-grad
-''',
-    # As XLA's HloInstruction::IsElementwise has them, and normalisation with
-    # given means, which XLA expands to such.
-    'element-wise': '''
-abs add and atan2 batch-norm-inference bitcast-convert cbrt ceil clamp compare
-complex convert cosine count-leading-zeros divide exponential
-exponential-minus-one floor imag is-finite log log-plus-one logistic map
-maximum minimum multiply negate not or popcnt power real reduce-precision
-remainder rng round-nearest-afz round-nearest-even rsqrt select shift-left
-shift-right-arithmetic shift-right-logical sign sine sqrt stochastic-convert
-subtract tan tanh tuple-select xor
-''',
-    # They change the place or the number of copies of a value, or are
-    # structure.
-    'copy': '''
-add-dependency after-all async-done async-start async-update bitcast broadcast
-call concatenate constant copy copy-done copy-start domain dynamic-reshape
-dynamic-slice dynamic-update-slice fusion gather get-dimension-size
-get-tuple-element iota opt-barrier pad parameter reshape reverse
-set-dimension-size slice trace transpose tuple
-'''}.items()}
+
+def parse_losses(text: str) -> list[tuple[str, float]]:
+  """'ListMLELoss:1,MSE:0.02' as (name, weight) pairs, or a UserError."""
+  try:
+    losses = [(name, float(weight)) for name, weight in (
+        part.strip().split(':') for part in text.split(','))]
+  except ValueError:
+    losses = [('', 0)]
+  if any(name not in LOSS_NAMES or not 0 < weight < math.inf
+         for name, weight in losses):
+    raise UserError(
+        f'--losses={text[:200]}: must be losses of {", ".join(LOSS_NAMES)}, '
+        'each with a positive weight, as in ListMLELoss:1,MSE:0.02')
+  return losses
 
 
-def kind_of(node_opcode: np.ndarray) -> str:
-  """The first of `KINDS` that applies to a kernel of opcodes uint8 [nodes].
+_PRESETS = '; '.join(' '.join([f'{name}:', *(
+    f'--{key} {value}' for key, value in values.items())])
+                     for name, values in RECIPES.items())
 
-  Other: sorts, scatters, random bits, custom calls, unknown opcodes.
+
+@dataclasses.dataclass(frozen=True)
+class TrainSettings(Training):
+  """Settings of training in the tile task.
+
+  A setting of `RECIPES` that is not given is None until the recipe fills it in.
   """
-  names = {schema.OPCODE_NAMES.get(number) for number in set(
-      node_opcode.tolist())}
-  for kind in ('convolution', 'reduction'):
-    if names & _OPCODES[kind]:
-      return kind
-  names -= _OPCODES['copy']
-  if not names:
-    return 'copy'
-  return 'element-wise' if names <= _OPCODES['element-wise'] else 'other'
+  epochs: Optional[int] = as_in(Training, 'epochs', default=None)
+  early_stop: Optional[int] = as_in(Training, 'early_stop', default=None)
+  lr: Optional[float] = as_in(Training, 'lr', default=None)
+  lr_schedule: Optional[str] = as_in(Training, 'lr_schedule', default=None)
+  model: str = as_in(Training, 'model', default='EarlyJoinSAGE')
+  out_dir: str = as_in(Training, 'out_dir', default='~/out/tpugraphs_tiles')
+  data_root: str = as_in(Training, 'data_root', default=DATA_ROOT)
+  cache_dir: str = as_in(Training, 'cache_dir', default=CACHE_DIR)
+  eval_every: int = setting(
+      5, 'has no effect, as in the baseline: every epoch is validated')
+  losses: str = setting(
+      'ListMLELoss:1,MSE:0.02',
+      f'comma-separated name:weight of {", ".join(LOSS_NAMES)}; a model with '
+      'its own loss, such as MyEarlyJoinSAGE, ignores them')
+  recipe: str = setting(
+      DEFAULT_RECIPE, f'preset for the flags you leave out ({_PRESETS})',
+      tuple(RECIPES))
+  list_size: Optional[int] = setting(
+      None, 'draw this many configurations from each kernel if that is '
+      'more than --configs; small kernels repeat theirs', least=0)
+  members: Optional[int] = setting(
+      None, 'number of ensemble members trained together; their scores '
+      'are averaged (EnsembleRanker)', least=1)
+  tiles: str = setting(
+      '', 'what tile bounds count; empty: the train kernels show it',
+      ('', 'elements', 'layout'))
 
+  ARGS = (
+      'epochs', 'eval_every', 'batch_size', 'configs', 'early_stop', 'losses',
+      'learning_rate', 'clip_norm', 'model', 'model_kwargs_json', 'test_mode',
+      'out_dir', 'results_csv', 'validate_batches', 'run_id')
 
-def row_of(kernel: Kernel, scores: Scores,
-           ks: Sequence[int] = metrics.TOP_KS) -> dict[str, Any]:
-  """Measures of one labelled kernel with a model's scores.
-
-  Returns:
-    tile_id: its name.
-    program: the program that it was cut from, or `NO_PROGRAM`.
-    kind: one of `KINDS`.
-    configs: number of configurations.
-    rankable: whether any two configurations differ in their features.
-    repeats: number of duplicates of an earlier one.
-    slowdown_<k>: `metrics.slowdown_of` the first k to try.
-    slowdown_kept_<k>: the same if duplicates come right after their tile.
-    random_<k>: the expected slowdown of k tiles drawn at random.
-    default: slowdown of the compiler's default tile; below 0 where that is
-      faster than all that are listed. NaN where its time is not stored.
-    opa: ordered pair accuracy of the tiles' scores, which duplicates share;
-      of the model's own with `keep_repeats`. NaN where all runtimes are equal.
-    kendall: their tau-b; NaN where all runtimes or all scores are equal.
-  """
-  runtime = kernel.runtime_rel
-  last = scores.repeats & (not scores.keep_repeats)
-  kept = np.argsort(scores.of_tiles, kind='stable')
-  opa, kendall = metrics.pair_agreement(
-      runtime, scores.given if scores.keep_repeats else scores.of_tiles)
-  return {
-      'tile_id': kernel.tile_id,
-      'program': kernel.program if '_' in kernel.tile_id else NO_PROGRAM,
-      'kind': kind_of(kernel.node_opcode),
-      'configs': kernel.num_configs,
-      'rankable': kernel.is_rankable,
-      'repeats': int(scores.repeats.sum()),
-      **{f'slowdown_{k}': metrics.slowdown_of(runtime, scores.order[:k])
-         for k in ks},
-      **{f'slowdown_kept_{k}': metrics.slowdown_of(runtime, kept[:k])
-         for k in ks},
-      **{f'random_{k}': metrics.random_slowdown(runtime, last, k)
-         for k in ks},
-      'default': (float(1 / runtime.min() - 1)
-                  if (kernel.normalizer_ns != 1).any() else math.nan),
-      'opa': opa, 'kendall': kendall}
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Evaluation(results.Results):
-  """Measures of all kernels of one source, by one model; see `row_of`.
-
-  Three means of the same kernels:
-    micro    over kernels: the number that the baseline's trainer reports, with
-             duplicates in their places if `keep_repeats`.
-    rankable micro without kernels whose configurations are all identical.
-    macro    over programs, of the mean over a program's kernels.
-  Each has intervals, over kernels or, for macro, over programs.
-  """
-  NAME, PROBLEMS = 'tile_id', 'kernels'
-  CSV = files.Output(
-      '--csv', 'model_dir,data,tile_id,program,kind,configs,rankable,repeats',
-      'CSV of evaluate')
-  INTERVALS = ('slowdown', 'random', 'default', 'opa', 'kendall')
-  COMPARED = ('slowdown', 'opa', 'kendall')
-  ABOUT = ('kind', 'configs')
-  LISTED = ('slowdown', 'default', *results.SCORES)
-
-  @property
-  def micro(self) -> results.Summary:
-    """Means over all kernels: `micro['slowdown_5']`, `micro['opa']`."""
-    return self.mean
+  def __post_init__(self):
+    for name, value in RECIPES.get(self.recipe, {}).items():
+      if getattr(self, name) is None:
+        object.__setattr__(self, name, value)
+    super().__post_init__()
+    _ = self.weighted_losses
 
   @functools.cached_property
-  def rankable(self) -> results.Summary:
-    """Means over the kernels whose configurations differ in their features."""
-    rows = self.rows[self.rows['rankable']]
-    return results.Summary(rows, len(rows))
-
-  @functools.cached_property
-  def programs(self) -> dict[str, results.Summary]:
-    """Program -> micro over its kernels, sorted by name."""
-    return self._grouped('program')
-
-  @functools.cached_property
-  def kinds(self) -> dict[str, results.Summary]:
-    """Kind -> micro over its kernels, in the order of `KINDS`."""
-    found = self._grouped('kind')
-    return {kind: found[kind] for kind in KINDS if kind in found}
-
-  def _grouped(self, column: str) -> dict[str, results.Summary]:
-    return {name: results.Summary(rows, len(rows))
-            for name, rows in self.rows.groupby(column)}
-
-  @functools.cached_property
-  def macro(self) -> results.Summary:
-    """Means over the programs' means."""
-    return results.Summary(results.table(
-        summary.means for summary in self.programs.values()), len(self.rows))
+  def weighted_losses(self) -> list[tuple[str, float]]:
+    """(name, weight) pairs, from `losses`."""
+    return parse_losses(self.losses)
 
 
-  def to_json(self) -> dict[str, Any]:
-    return {
-        'model_dir': self.model_dir,
-        'data': self.data,
-        'keep_repeats': self.keep_repeats,
-        **{name: self.summary_json(getattr(self, name))
-           for name in ('micro', 'rankable', 'macro')},
-        **{name: {group: self.summary_json(summary)
-                  for group, summary in getattr(self, name).items()}
-           for name in ('programs', 'kinds')},
-        # The model's slowdown minus that of one tile whatever k is, or of k.
-        'against': {
-            other: {str(k): results.difference_json(*self.mean.minus(
-                f'slowdown_{k}', self.mean, other + of_k.format(k)))
-                    for k in self.ks}
-            for other, of_k in (('default', ''), ('random', '_{}'))},
-        'kernels': self.problems_json()}
+@dataclasses.dataclass(frozen=True)
+class LoadSettings(Loading):
+  """Settings for loading a trained model of the tile task."""
+  STATS = ('run', 'train', 'all')
 
-  def groups(self) -> list[tuple[str, results.Summary]]:
-    return [*self.programs.items(), *self.kinds.items(),
-            ('macro (mean over programs)', self.macro),
-            ('micro (rankable kernels)', self.rankable),
-            ('micro (all kernels)', self.micro)]
-
-  def other_choices(self) -> list[tuple[str, ...]]:
-    default, random = (
-        results.cells(self.micro, [measure], self.ks, intervals=True)
-        for measure in ('default', 'random'))
-    return [('the default tile', *len(self.ks) * default, '-', '-'),
-            ('a random choice', *random, '-', '-')]
+  data_root: str = as_in(TrainSettings, 'data_root')
+  cache_dir: str = as_in(TrainSettings, 'cache_dir')
+  stats: str = as_in(
+      Loading, 'stats', choices=STATS, help='statistics to normalise features '
+      'by; run: those in the run file, or if it has none, as train; train: of '
+      'the train kernels with at least --configs configurations, as in '
+      "training; all: of all train kernels, as the baseline's evaluation and "
+      'prediction scripts do')
+  keep_repeats: bool = setting(
+      False, "rank duplicate configurations by the model's scores, as the "
+      "baseline's scripts do; otherwise they come last")
 
 
-class TileTask(task.Task):
-  """See `Task`."""
-  name, problem = 'tile', 'kernel'
-  loading = LoadSettings
-  evaluation, row_of = Evaluation, staticmethod(row_of)
-  top_ks = metrics.TOP_KS
-  final = (('slowdown', 'final_error'),)
-  csv_name, csv_configs = settings.CSV_NAME, settings.TOP_CONFIGS
-  csv_id, csv_end = predictions_csv.TILE, ''
-  test_configs = 10
+@dataclasses.dataclass(frozen=True)
+class StatsSettings(Checked):
+  """Kernels whose statistics `stats` prints, as a trainer's flags."""
+  data_root: str = as_in(TrainSettings, 'data_root')
+  configs: int = as_in(Training, 'configs')
+  model_kwargs_json: str = as_in(Training, 'model_kwargs_json')
+  cache_dir: str = as_in(TrainSettings, 'cache_dir')
+  toy_data: bool = as_in(Training, 'toy_data')
+  tiles: str = as_in(TrainSettings, 'tiles')
+
+
+class TileTask(shipped.ShippedTask):
+  """Ranks the tiles of a kernel."""
+  name, problem, choices = 'tile', 'kernel', 'tiles'
+  training, loading = TrainSettings, LoadSettings
+  models_file = load_models.models_path()
+  csv_name, csv_configs = 'predictions_model_output.csv', TOP_CONFIGS
+  csv_id, test_configs = 'tile:xla:', 10
   scored_at_once = 8
-  config_table = 'config_feat'
   has_duplicates = True
 
+  about = 'tiles of kernels'
+  sources = 'folder of .npz files, one .npz or a .pb'
+  has_pretrained = has_small_steps = has_geometry = has_groups = True
+  compared_by = ('slowdown',)
+  baseline_models = os.path.join(
+      'tpu_graphs', 'baselines', 'tiles', 'models.py')
+  sample_flags = ('kernels', 'tpu', 'seed')
+  quickstart = shipped.Quickstart(
+      models=('MyEarlyJoinSAGE', 'EarlyJoinSAGE'), epochs=15,
+      script='tiles_train.py', script_flags=(), knows_files=True, prefix='',
+      labelled='valid',
+      compared_on="Validation kernels of Google's TPU compiler",
+      real=os.path.join('tpu_graphs', 'process_data', 'tensorflow_ops',
+                        'testdata', 'op_tuning_data.pb'),
+      next=('rank', 'report', 'train'))
+
   def read(self, path: str, loading: LoadSettings) -> Partition:
+    """The kernels of a folder of .npz files, of one, or of tuning data (.pb).
+
+    Raises:
+      UserError: there are none, or a file is damaged or of another task.
+    """
+    from tpu_graphs_ext.data import read
     if path.endswith('.pb'):
-      from tpu_graphs_ext.hlo import tuning  # Few need it.
+      from tpu_graphs_ext.data.kernel import Partition
+      from tpu_graphs_ext.hlo import tuning
       return Partition.from_kernels(
           tuning.read_tile_kernels(os.path.expanduser(path)))
     return read.read_kernels(path, cache_dir=loading.cache_dir,
@@ -240,14 +197,37 @@ class TileTask(task.Task):
 
   def statistics(self, args: Mapping[str, Any],
                  loading: LoadSettings) -> tuple[FeatureStats, int]:
+    """The scale by the train kernels, and one more than the largest opcode.
+
+    Of all of them with `--stats=all`, else of those with `args['configs']`
+    configurations or more, as in training.
+
+    Raises:
+      UserError: a split is missing, damaged, or has no such kernel.
+    """
+    from tpu_graphs_ext.data import read
+    from tpu_graphs_ext.data.normalize import FeatureStats
     dataset = read.read_dataset(
         loading.data_root, cache_dir=loading.cache_dir,
         toy_data=loading.toy_data,
         min_train_configs=-1 if loading.stats == 'all' else args['configs'])
     return FeatureStats.of_partition(dataset.train), dataset.num_ops
 
-  def prepared(self, settings: TrainSettings) -> tuple[
-      TrainSettings, task.Splits]:
+  def prepared(self, settings: TrainSettings) -> tuple[TrainSettings, Splits]:
+    """The settings, with `members` as one ensemble, and the data.
+
+    Raises:
+      UserError: there is no such model; a split is missing, damaged, or has too
+        few kernels of `configs` configurations for a batch; the test split has
+        no labels but its errors are asked for.
+    """
+    import numpy as np
+
+    from tpu_graphs_ext.data import read
+    from tpu_graphs_ext.data.normalize import FeatureStats
+    from tpu_graphs_ext.engine import evaluate
+    from tpu_graphs_ext.tasks import feature_stats
+
     # Cheap checks first: a wrong name must not wait for the data.
     settings = with_members(settings)
     takes_stats = load_models.takes(
@@ -279,11 +259,18 @@ class TileTask(task.Task):
     if takes_stats:
       settings = feature_stats.given_to_model(
           settings, feature_stats.of_kernels(stats, data.every_train))
-    return settings, task.Splits(
-        **vars(data), validated=validated, stats=stats)
+    return settings, Splits(data.train, validated, data.valid, data.test,
+                            data.num_ops, stats)
 
   def compiled_model(self, settings: TrainSettings,
-                     splits: task.Splits) -> tf.keras.Model:
+                     splits: Splits) -> tf.keras.Model:
+    """The model with the losses of `settings`; steps are short, so some go
+    together into a call of TensorFlow.
+
+    Raises:
+      UserError: the model refuses its arguments.
+    """
+    from tpu_graphs_ext.engine import compiled_model
     return compiled_model.model(
         settings, splits.num_ops, self.sample_graph(splits.stats),
         compiled_model.CombinedLoss(settings.weighted_losses),
@@ -291,8 +278,13 @@ class TileTask(task.Task):
         steps_per_call=STEPS_PER_CALL)
 
   def datasets(
-      self, settings: TrainSettings, splits: task.Splits, seed: int,
+      self, settings: TrainSettings, splits: Splits, seed: int,
       first_epoch: int) -> tuple[tf.data.Dataset, tf.data.Dataset]:
+    """Batches of `batch` kernels with labels float32 [batch, drawn_configs].
+
+    Configurations are drawn anew in each epoch, those to validate on once.
+    """
+    from tpu_graphs_ext.tasks import tile_batches
     sizes = dict(batch_size=settings.batch, num_configs=settings.drawn_configs,
                  least_configs=settings.configs, seed=seed)
     return tile_batches.training_dataset(
@@ -301,6 +293,11 @@ class TileTask(task.Task):
         splits.validated, splits.stats, anew=False, **sizes).cache()
 
   def sample_graph(self, stats: FeatureStats) -> tfgnn.GraphTensor:
+    """A kernel of one node and one tile, with the least of all features."""
+    import numpy as np
+
+    from tpu_graphs_ext.data.kernel import Kernel
+    from tpu_graphs_ext.tasks import tile_batches
     return tile_batches.kernel_graph(
         Kernel(
             tile_id='sample', node_feat=stats.node.minimum[np.newaxis],
@@ -312,16 +309,49 @@ class TileTask(task.Task):
 
   def graphs(self, problem: Kernel,
              stats: FeatureStats) -> Iterable[tfgnn.GraphTensor]:
+    """One graph, whose node set `config` is float32 [configs, columns]."""
+    from tpu_graphs_ext.tasks import tile_batches
     return [tile_batches.kernel_graph(problem, stats)]
 
   def all_graphs(self, problems: Partition, stats: FeatureStats
                  ) -> Iterable[Iterable[tfgnn.GraphTensor]]:
-    # Made ahead of use.
+    """`graphs` of each kernel, made ahead of use."""
+    from tpu_graphs_ext.tasks import tile_batches
     return ([graph] for graph in tile_batches.kernel_graphs(problems, stats))
 
-  def config_rows(self, problem: Kernel,
-                  stats: FeatureStats) -> Iterable[np.ndarray]:
-    return [problem.config_feat]
+  @property
+  def evaluation(self) -> type[Evaluation]:
+    """Means over kernels, programs and kinds."""
+    from tpu_graphs_ext.tasks import tile_results
+    return tile_results.Evaluation
+
+  def row_of(self, problem: Kernel, scores: Scores,
+             ks: Sequence[int]) -> dict[str, Any]:
+    """See `tile_results.row_of`."""
+    from tpu_graphs_ext.tasks import tile_results
+    return tile_results.row_of(problem, scores, ks)
+
+  def has_args(self, args: Mapping[str, Any]) -> bool:
+    """Whether `tiles_train.py` wrote them: `layout_train.py` cuts programs."""
+    return 'keep_nodes' not in args
+
+  @property
+  def rules(self) -> TaskRules:
+    """The rules for .npz files of kernels."""
+    from tpu_graphs_ext.data import rules
+    return rules.TILE
+
+  def write_sample(self, out: str, kernels: Optional[int] = 700,
+                   tpu: str = 'v3', seed: int = 0) -> Summary:
+    """Kernels of Google's TPU compiler; see `SampleDataSettings`.
+
+    Raises:
+      UserError: `out` holds something else or cannot be written, or an argument
+        is out of its range.
+    """
+    from tpu_graphs_ext.sample import write
+    return write.write_sample_data(
+        write.SampleDataSettings(out, kernels, seed, tpu))
 
 
 def with_members(settings: TrainSettings) -> TrainSettings:
@@ -348,4 +378,4 @@ def with_members(settings: TrainSettings) -> TrainSettings:
           {**kwargs, 'copies': settings.members}))
 
 
-TASK = TileTask()
+TILE = TrainSettings.task = LoadSettings.task = StatsSettings.task = TileTask()

@@ -1,0 +1,69 @@
+"""The engine's verbs for programs: of tiles, unless `loading` is of layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Optional
+
+from tpu_graphs_ext.engine import evaluate as evaluate_lib
+from tpu_graphs_ext.engine import rank as rank_lib
+from tpu_graphs_ext.engine.results import Results
+from tpu_graphs_ext.engine.settings import TOP_CONFIGS, Loading
+from tpu_graphs_ext.tasks.tile import LoadSettings
+
+
+def evaluate(model_dir: str, data: str = '', *,
+             loading: Loading = LoadSettings(),
+             ks: Optional[Sequence[int]] = None) -> Results:
+  """Measures a trained model on labelled kernels; see `evaluate_all`."""
+  return evaluate_lib.evaluate(model_dir, data, loading=loading, ks=ks)
+
+
+def evaluate_all(model_dirs: Sequence[str], data: str = '', *,
+                 loading: Loading = LoadSettings(),
+                 ks: Optional[Sequence[int]] = None) -> list[Results]:
+  """Measures trained models on the same labelled kernels, or programs.
+
+  Raises UserError if a file is missing or damaged, has no labels, or belongs to
+  another model or task.
+
+  Args:
+    model_dirs: folders model_<hash>; the run file of each lies beside it.
+    data: folder of .npz files, one .npz or a .pb; empty: valid of the data
+      root of `loading`, or of the first model's collection.
+    loading: how to load the models; also data_root and cache_dir of `data`.
+    ks: how many configurations to try; None: the task's.
+  """
+  return evaluate_lib.evaluate_all(model_dirs, data, loading=loading, ks=ks)
+
+
+def rank(model_dir: str, data: str = '', *, top_k: Optional[int] = TOP_CONFIGS,
+         loading: Loading = LoadSettings()) -> list[rank_lib.Ranking]:
+  """Ranks the configurations of every kernel or program, labelled or not.
+
+  Warns of features that the model was not trained on. Raises UserError if a
+  file is missing or damaged, or belongs to another model.
+
+  Args:
+    model_dir: the folder model_<hash>; its run file lies beside it.
+    data: folder of .npz files, one .npz or a .pb; empty: test of the data root
+      of `loading`, or of the model's collection.
+    top_k: configurations of each to list; None: all.
+    loading: how to load the model; also data_root and cache_dir of `data`.
+  """
+  return rank_lib.rank(model_dir, data, top_k=top_k, loading=loading)
+
+
+def predict(model_dir: str, *, out: str = '',
+            top_configs: Optional[int] = None,
+            loading: Loading = LoadSettings()) -> str:
+  """Ranks the test split with a trained model; returns the CSV's path.
+
+  Other arguments and errors are as for `rank`.
+
+  Args:
+    out: the file to write; empty: the task's default name.
+    top_configs: configurations of each kernel; None: 5, or of a program all.
+  """
+  return rank_lib.predict(
+      model_dir, out=out, top_configs=top_configs, loading=loading)

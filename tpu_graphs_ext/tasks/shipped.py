@@ -1,0 +1,56 @@
+"""What the commands, the report and the course ask of the package's tasks."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from tpu_graphs_ext.engine.task import Task
+
+if TYPE_CHECKING:
+  from tpu_graphs_ext.data.rules import TaskRules
+  from tpu_graphs_ext.sample.write import Summary
+
+
+class Quickstart(NamedTuple):
+  """How the quickstart trains and compares."""
+  models: tuple[str, str]  # Ours and the baseline's.
+  epochs: int
+  script: str  # Of the baseline, which trains; with these flags.
+  script_flags: tuple[str, ...]
+  knows_files: bool  # Whether that script's cache tells data roots apart.
+  prefix: str  # Of the names of files and folders.
+  labelled: str  # The folder of the sample data to compare on,
+  compared_on: str  # and what it holds.
+  real: str  # Measured problems to compare on too, in the checkout; '': none.
+  next: tuple[str, ...]  # Verbs to go on with; see `quickstart.closing_text`.
+
+
+class ShippedTask(Task, Protocol):
+  """A task that comes with the package: the engine's, and what users see."""
+  choices: str  # What is ranked, such as 'tiles',
+  about: str  # and of what.
+  sources: str  # What --data may name.
+  has_pretrained: bool  # Whether its trained model is in the package.
+  has_small_steps: bool  # One thread an operation makes it faster.
+  has_geometry: bool  # Whether `analytic` knows legal choices and their costs.
+  has_groups: bool  # Whether an evaluation shows groups before problems.
+  compared_by: Sequence[str]  # Measures of a report; the first decides.
+  baseline_models: str  # The baseline's file of models, in a checkout.
+  quickstart: Quickstart
+  sample_flags: Sequence[str] = ()  # Arguments of `write_sample` but `out`.
+
+  @property
+  @abc.abstractmethod
+  def rules(self) -> TaskRules:
+    """The rules for its files."""
+
+  @abc.abstractmethod
+  def write_sample(self, out: str, **flags: Any) -> Summary:
+    """Writes sample data into a new folder, or finds it written.
+
+    Raises:
+      UserError: `out` holds something else or cannot be written, or a flag has
+        a wrong value.
+    """
