@@ -1530,7 +1530,8 @@ _OF_CONVOLUTION = {
     'convolution': 14, 'feature_groups': 1, 'batch_groups': 1}
 _BOUNDS = (8, 0)  # First config columns: of the output's, the filter's.
 _ELEMENT_BYTES = (4, 1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8, 2, 8, 16, 4, 4, 4)
-_CONVOLUTION, _DOT, _DYNAMIC_SLICE, _FUSION, _PARAMETER = 26, 34, 35, 41, 63
+_CONVOLUTION, _DOT, _DYNAMIC_SLICE, _DYNAMIC_UPDATE_SLICE = 26, 34, 35, 36
+_FUSION, _PARAMETER = 41, 63
 _REDUCE, _REDUCE_WINDOW, _SLICE, _TRANSPOSE, _TUPLE = 70, 72, 92, 98, 100
 # Vector instructions of an opcode: 1 but for these.
 _FREE_OPCODES = (11, 13, 24, 26, 34, 41, 45, 48, 63, 75, 100)
@@ -1763,6 +1764,7 @@ class _Nodes:
     # The last one; earlier ones make its operands.
     self.convolution = self.pick(
         convolution * (1 + tf.cast(self._number, tf.float32)))
+    self.products = tf.math.segment_sum(convolution, self.kernel_of)
     self.has_convolution = tf.math.segment_max(convolution, self.kernel_of)
     reduced = self.outputs * self.opcode_is(_REDUCE)
     # Where tiles count elements, also an output computed from a reduction.
@@ -1789,7 +1791,23 @@ class _Nodes:
         & _is_about(self.elements / tf.gather(self.elements, tiled), 1.001))
     self.sum_bytes = 4 * self.has_convolution * (
         1 - tf.math.segment_max(has_room, self.kernel_of))
+    self._find_update()
     self._find_transposition(hardware)
+
+  def _find_update(self) -> None:
+    """Sets `written` [kernels, 6], sizes of what an update in place writes, of
+    the tiled tensor's physical dimensions; without one the tensor's."""
+    tiled = self.rows(self.tiled)
+    updates = self.operands_of(
+        self.marked(self.tiled) * self.opcode_is(_DYNAMIC_UPDATE_SLICE))
+    updates *= _as_float(tf.equal(
+        self.rank, self._graph.on_nodes(tf.squeeze(tiled.rank, 1))))
+    # Of the tensor and what is written into it the smaller one.
+    update = self.rows(self.pick(updates * (2 - 2 * self._tie_break)))
+    has_update = tf.math.segment_max(updates, self.kernel_of)[:, tf.newaxis]
+    self.written = tf.where(
+        has_update > 0, tf.maximum(_matvec(tiled.order, update.shape), 1),
+        tiled.size)
 
   def _find_transposition(self, hardware: _Hardware) -> None:
     """Sets `turned` [nodes], 1 for nodes that a transposition depends on, and
@@ -1914,6 +1932,8 @@ class _Streams(NamedTuple):
   dimension, but 1 at least and `whole` at most.
   """
   kernel: tf.Tensor   # int32 [streams]
+  kind: tf.Tensor     # int32 [streams], place in `_KINDS`
+  size: tf.Tensor     # [streams, 6], elements of physical dimensions
   unit: tf.Tensor     # [streams, 6], elements of a layout tile
   whole: tf.Tensor    # [streams, 6], layout tiles of physical dimensions
   reach: tf.Tensor    # [streams, 6, 12], layout tiles for one of the axis
@@ -1933,6 +1953,10 @@ class _Loops(NamedTuple):
   features: tf.Tensor  # [kernels, 12], 1 for features in and out
   taps: tf.Tensor      # [kernels, 12], 1 where each element has own weights
   bound: tf.Tensor     # int32 [kernels, 12], config columns of tile bounds
+  kernel_axis: tf.Tensor  # int32 [kernels, 6], the axis that each physical
+                       # dimension of the filter has or follows, or -1
+  written: tf.Tensor   # [kernels, 6], elements of the size that are written
+  products: tf.Tensor  # [kernels], how many; all but the last are left out
   has_convolution: tf.Tensor  # [kernels]
   has_pool: tf.Tensor         # [kernels], whether it reduces windows
   vector_ops: tf.Tensor       # [kernels]
@@ -1976,10 +2000,8 @@ class _Geometry:
         statistics.in_elements(), in_elements, in_tiles)))
 
   @classmethod
-  def loops(cls, graph: _Graph, raw: tf.Tensor,
-            statistics: _Statistics) -> _Loops:
+  def loops(cls, graph: _Graph, raw: tf.Tensor, hardware: _Hardware) -> _Loops:
     """Loop nests from node features in their own units, [nodes, 140]."""
-    hardware = cls.hardware(statistics)
     nodes = _Nodes(graph, raw, hardware)
     tiled = nodes.rows(nodes.tiled)
     of_tiled = _turned(tiled.order)
@@ -1994,7 +2016,7 @@ class _Geometry:
     unit = tf.concat([tiled.unit, tf.where(
         has_filter, conv.filter_rows.unit, 1.0)], 1)
     own = tf.reduce_sum(tiled.order, 2)
-    windows = own * nodes.has_pool
+    windows = own * pool.is_cut
     rank = tf.where(nodes.has_pool > 0, tiled.rank, conv.filter_rows.rank)
     order = tf.where(tf.expand_dims(nodes.has_pool, -1) > 0, tiled.order,
                      conv.filter_rows.order)
@@ -2004,7 +2026,8 @@ class _Geometry:
         conv.rows, conv.features,
         conv.taps + tf.pad(windows, [[0, 0], [_DIMS, 0]]),
         cls._bound_columns(tf.concat([tiled.order, order], 1), hardware),
-        nodes.has_convolution,
+        tf.where(nodes.has_pool > 0, pool.kernel_axis, conv.kernel_axis),
+        nodes.written, nodes.products, nodes.has_convolution,
         tf.squeeze(nodes.has_pool, 1), nodes.vector_ops, nodes.sum_bytes,
         streams, source, _minor_first(tf.concat(
             [tiled.rank, rank, source_rank], 1)), hardware)
@@ -2040,7 +2063,7 @@ class _Geometry:
     *sizes, own, row_axes, features, taps = (  # [kernels, 12, 1]
         tf.expand_dims(x, -1) for x in loops[:7])
     is_product, is_pool, vector_ops, sum_bytes = (  # [kernels, 1]
-        tf.expand_dims(x, -1) for x in loops[8:12])
+        tf.expand_dims(x, -1) for x in loops[11:15])
     size, unit, units, tile = (
         tf.where(own > 0, x, 1.0) for x in (*sizes, tile))
     trips, elements = tf.math.ceil(units / tile), tile * unit
@@ -2180,7 +2203,7 @@ def _streams(graph: _Graph, nodes: _Nodes, conv: '_Convolution',
   rows = nodes.rows(source)
   element_bytes = tf.expand_dims(
       tf.gather(nodes.stored_bytes, index) / tf.gather(nodes.padded, source), 1)
-  streams = _laid_out(kernel, rows, _times(follow, axes),
+  streams = _laid_out(kernel, kind, rows, _times(follow, axes),
                       _times(matched, window), element_bytes, is_operand)
   is_input = tf.equal(kind % 2, 0)
   score = tf.where(is_input, 1.0, 1 / _MOST) * _product(rows.size)
@@ -2191,8 +2214,8 @@ def _streams(graph: _Graph, nodes: _Nodes, conv: '_Convolution',
   return streams, largest, tf.gather(rows.rank, largest)
 
 
-def _laid_out(kernel: tf.Tensor, rows: _NodeRows, follow: tf.Tensor,
-              window: tf.Tensor, element_bytes: tf.Tensor,
+def _laid_out(kernel: tf.Tensor, kind: tf.Tensor, rows: _NodeRows,
+              follow: tf.Tensor, window: tf.Tensor, element_bytes: tf.Tensor,
               is_operand: tf.Tensor) -> _Streams:
   """`_Streams` in the layout of `rows`. `follow` and `window` are elements of a
   logical dimension per element and per tap of an axis, [streams, 6, 12]."""
@@ -2204,7 +2227,8 @@ def _laid_out(kernel: tf.Tensor, rows: _NodeRows, follow: tf.Tensor,
   beyond = tf.where(between > 0, beyond, -rows.size)
   reach = (follow + window) / tf.expand_dims(rows.unit, -1)
   return _Streams(
-      kernel, rows.unit, tf.math.ceil(rows.size / rows.unit), reach,
+      kernel, kind, rows.size, rows.unit,
+      tf.math.ceil(rows.size / rows.unit), reach,
       beyond / rows.unit + 1e-4, _as_float(tf.reduce_sum(reach, 1) > 0),
       element_bytes * tf.expand_dims(_product(rows.unit), 1),
       4 * _as_float(is_operand) / element_bytes)
@@ -2290,7 +2314,10 @@ def _matched_from_right(alike: tf.Tensor) -> tf.Tensor:
 class _Pool:
   """The windows that a kernel reduces, as axes in place of a filter's.
 
-    size: [kernels, 6], of a window along the physical dimensions.
+    is_cut: [kernels, 6], 1 for physical dimensions along which tiles cut the
+      windows: not those of a layout tile.
+    size: [kernels, 6], of a window along these.
+    kernel_axis: see `_Loops`; the last dimension follows the rows.
     stride: [kernels, 6], of the logical dimensions; 0 where it reduces none.
     window: [kernels, 6, 12], elements of the input from tap to tap.
   """
@@ -2299,7 +2326,12 @@ class _Pool:
     size, stride, spread, zeros = (
         tf.maximum(tf.gather(nodes.column[name], nodes.pool), 1) for name in (
             'window', 'stride', 'window_dilation', 'base_dilation'))
-    self.size = tf.maximum(nodes.has_pool * _matvec(tiled.order, size), 1)
+    self.is_cut = nodes.has_pool * _as_float(tf.equal(tiled.unit, 1))
+    self.size = tf.maximum(self.is_cut * _matvec(tiled.order, size), 1)
+    place, rank = tf.constant(_PLACES), tiled.rank
+    self.kernel_axis = tf.cast(tf.where(
+        tf.equal(place, rank - 1) & (tiled.unit > 1), rank - 2,
+        tf.where(place < rank, place + _DIMS, -1.0)), tf.int32)
     self.stride = nodes.has_pool * stride / zeros
     self.window = tf.pad(
         _turned(tiled.order)
@@ -2421,6 +2453,10 @@ class _Convolution:
     self.filter_axes = (
         own + _outer(dims.filter_out, feature_axes)
         + _times(_turned(batch_dims), spatial_axes))
+    physical = _times(self.filter_rows.order, self.filter_axes)
+    self.kernel_axis = tf.where(
+        tf.reduce_max(physical, -1) > 0,
+        tf.argmax(physical, -1, tf.int32), -1)  # [kernels, 6]
     contracted = _matvec(_turned(self.filter_axes), dims.filter_in)
     tap_axes = (_times(dims.filter_spatial, self.filter_axes)
                 * tf.expand_dims(is_tap, -1))
@@ -2565,7 +2601,7 @@ class AnalyticTileModel(_Ranker):
 
   def _encode(self, graph, embedded, node_feats):
     raw = self._statistics.raw('node', node_feats, graph)
-    return _Geometry.loops(graph, raw, self._statistics)
+    return _Geometry.loops(graph, raw, _Geometry.hardware(self._statistics))
 
   def _score(self, graph, loops, config_feats):
     raw = self._statistics.raw('config', config_feats)
@@ -2623,7 +2659,7 @@ class MyEarlyJoinSAGE(_TileRanker):
     raw = self._statistics.raw('node', node_feats, graph)
     h = self._first(self._node_encoder, node_feats, [_log_raw(raw)], [embedded])
     return (self._encode_nodes(graph, h),
-            _Geometry.loops(graph, raw, self._statistics))
+            _Geometry.loops(graph, raw, _Geometry.hardware(self._statistics)))
 
   def _first(self, layer: _DenseNorm, feats: tf.Tensor,
              known: Sequence[tf.Tensor],

@@ -33,7 +33,7 @@ def test_a_tile_by_hand():
       kernel_elements=(), output_tiles=2, kernel_tiles=1, streams=2,
       moved_bytes=2 * 2 * 4 * 4096, least_bytes=2 * 6 * 4096,
       block_bytes=2 * 4 * 4096, footprint_bytes=2 * 2 * 4 * 4096,
-      padding=24 / 20, rounding=4 / 3, terms=explain.Terms(
+      padding=1.2, rounding=1.3333, terms=explain.Terms(
           launch=5.0, steps=4.0, traffic=65536.0, pieces=4.0, matrix=0.0,
           vector=64.0, first_transfer=32768.0, unhidden=0.0))
   assert found.steps == 2

@@ -56,8 +56,8 @@ def test_fusions_of_the_entry_and_its_loops():
       entry.instructions[0].id]
   assert [node.parameter_number
           for node in modules[2].computations[-1].instructions[:2]] == [0, 1]
-  assert loops_of(modules[0]).grid.largest[0] == (32, 1)
-  assert loops_of(modules[2]).grid.largest[0] == (8, 2)
+  assert loops_of(modules[0]).largest()[0] == (32, 1)
+  assert loops_of(modules[2]).largest()[0] == (8, 2)
 
 
 def test_scalar_constants_stay_and_so_does_a_single_kernel():

@@ -3,7 +3,7 @@
 import dataclasses
 
 from tpu_graphs_ext import load_models
-from tpu_graphs_ext.analytic import explain, feature_loops, tile_counts
+from tpu_graphs_ext.analytic import explain, geometry
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.hlo import tiles
 
@@ -34,17 +34,25 @@ def test_columns_and_opcodes_are_those_of_the_files():
       schema.MAX_DIMS, schema.MAX_SPATIAL_DIMS)
   numbers = schema.OPCODES
   assert (models._CONVOLUTION, models._DOT, models._FUSION, models._PARAMETER,
-          models._REDUCE, models._TUPLE) == tuple(numbers[name] for name in (
-              'convolution', 'dot', 'fusion', 'parameter', 'reduce', 'tuple'))
-  assert models._BOUNDS_PRODUCT == schema.CONFIG_COLUMN['output_bounds_product']
-  assert models._SHAPE_PRODUCT == schema.NODE_COLUMN['shape_dimensions_product']
+          models._REDUCE, models._REDUCE_WINDOW, models._SLICE,
+          models._DYNAMIC_SLICE, models._DYNAMIC_UPDATE_SLICE,
+          models._TRANSPOSE, models._TUPLE) == tuple(numbers[name] for name in (
+              'convolution', 'dot', 'fusion', 'parameter', 'reduce',
+              'reduce-window', 'slice', 'dynamic-slice',
+              'dynamic-update-slice', 'transpose', 'tuple'))
+  assert [models._KINDS[kind] for kind in (
+      geometry.INPUT, geometry.OUTPUT)] == ['input', 'output']
 
 
-def test_vector_costs_are_those_of_the_package():
+def test_opcodes_that_cost_nothing_or_much():
   names = {number: name for name, number in schema.OPCODES.items()}
-  assert {names[n] for n in models._FREE_OPCODES} == feature_loops.FREE
-  assert {names[n] for n in models._SLOW_OPCODES} == feature_loops.SLOW
-  assert models._SLOW_COST == feature_loops.SLOW_COST
+  assert {names[n] for n in models._FREE_OPCODES} == {
+      'parameter', 'constant', 'bitcast', 'tuple', 'fusion', 'iota', 'dot',
+      'get-tuple-element', 'convolution', 'reshape', 'broadcast'}
+  assert {names[n] for n in models._SLOW_OPCODES} == {
+      'transpose', 'divide', 'rsqrt', 'sqrt', 'exponential', 'log', 'tanh',
+      'log-plus-one', 'exponential-minus-one', 'logistic', 'power', 'rng',
+      'sine', 'cosine'}
 
 
 def test_elements_have_as_many_bytes():
@@ -57,5 +65,5 @@ def test_the_machine_is_the_one_of_the_analytic_model():
   assert not preset.pop('in_elements')
   assert preset.pop('lanes') == preset.pop('matrix_side') == tiles.LANES
   assert preset.pop('sublanes') == tiles.SUBLANES
-  assert preset.pop('matrix_min_rows') == tile_counts.MATRIX_MIN_ROWS
+  assert preset.pop('matrix_min_rows') == tiles.LANES
   assert preset == dataclasses.asdict(explain.TpuConstants())

@@ -13,7 +13,7 @@ from support import model_checks, saved_run, tiny_hlo
 from support.feature_tiles import explained, kernel_of_module
 from support.saved_run import KERNELS
 from tpu_graphs_ext import load_models
-from tpu_graphs_ext.analytic import candidates, feature_loops
+from tpu_graphs_ext.analytic import candidates, geometry
 from tpu_graphs_ext.data.kernel import Partition
 from tpu_graphs_ext.engine import rank, scoring
 from tpu_graphs_ext.errors import UserError
@@ -111,7 +111,7 @@ def test_ranking_of_given_tiles(model):
 def test_ranking_of_all_legal_tiles(model):
   arrays = saved_run.arrays_of(CONVOLUTION)
   del arrays['config_feat']
-  legal = candidates.candidates(feature_loops.kernel_loops(CONVOLUTION))
+  legal = candidates.candidates(*geometry.loops_of([CONVOLUTION]))
   ranking = model.rank(arrays, top=3)
   assert ranking.configs == len(legal.tiles) > 100
   scores = model.score(CONVOLUTION, [

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from support import model_checks as checks
-from support.tiny_hlo import convolution, elementwise, product
+from support.tiny_hlo import add, elementwise, product
 from tpu_graphs_ext import cli
-from tpu_graphs_ext.analytic import feature_loops
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.engine import out_of_range, scoring
 from tpu_graphs_ext.errors import UserError
@@ -129,7 +128,7 @@ def test_a_window_of_another_tensor_is_not_a_default(found):
 
 
 def test_kernels_of_one_tile():
-  found = found_of(elementwise([32, 256], opcode='reshape'))
+  found = found_of(elementwise([8, 100]))
   ranking = rank_kernel(ranker_of(found), found)
   assert not ranking.choices and ranking.default is None
   assert tile_ranking.SourceRanking('f', [ranking], [], []).text().endswith(
@@ -166,14 +165,35 @@ def test_a_summary_of_a_compiled_program(found):
   assert "default, the TPU compiler's; the model puts it at place 5" in text
 
 
-def test_rows_columns_and_summands_of_a_product():
-  for module, expected in (
-      (product(64, 256, 512), (64, 512, 256)),
-      # 32 images of 4 x 4, 3 x 3 taps of 256 features.
-      (convolution(), (32 * 16, 384, 9 * 256)),
-      (elementwise([32, 256]), None)):
-    assert tile_search.product_of(feature_loops.kernel_loops(
-        found_of(module).kernel)) == expected
+def two_layers():
+  """f32 [64, 256] x [256, 512] x [512, 128], as one kernel."""
+  module = product(64, 256, 512)
+  entry = module.computations[0]
+  add(entry, 13, 'parameter', [512, 128], parameter_number=2)
+  root = add(entry, 14, 'convolution', [64, 128], None, [12, 13])
+  root.convolution_dimension_numbers.CopyFrom(
+      entry.instructions[2].convolution_dimension_numbers)
+  entry.root_id = 14
+  return module
+
+
+def test_kernels_with_several_products_are_not_ranked():
+  found = found_of(two_layers())
+  ranking = rank_kernel(ranker_of(found), found)
+  assert not ranking.choices and ranking.product is None
+  assert ranking.notes == [
+      'it fuses 2 products, and only tiles of a single one are understood, so '
+      'it is not ranked']
+  assert tile_ranking.SourceRanking('f', [ranking], [], []).text().endswith(
+      'not ranked, because they fuse several products: product')
+
+
+def test_a_file_whose_tiles_have_no_bounds_has_one_tile():
+  """As real reshapes, which were not tiled."""
+  found = found_of(elementwise([2 ** 14, 2 ** 14], opcode='reshape'))
+  assert rank_kernel(ranker_of(found), found, 1).scored > 50
+  ranking = rank_kernel(ranker_of(found), measured(found, [[0]], [5]))
+  assert ranking.scored == 1 and not ranking.choices
 
 
 def test_the_command(found, tmp_path, monkeypatch, capsys):

@@ -8,7 +8,7 @@ import numpy as np
 
 from support import model_checks as checks
 from tpu_graphs_ext import load_models
-from tpu_graphs_ext.analytic import explain, feature_loops
+from tpu_graphs_ext.analytic import explain, geometry
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.hlo import features
@@ -34,7 +34,7 @@ def explained(kernel, row, constants=None):
 
 def loops_of(module):
   """The loop nest of an HLO module."""
-  return feature_loops.kernel_loops(kernel_of_module(module))
+  return geometry.loops_of([kernel_of_module(module)])[0]
 
 
 def tensorflow_tiles(kernel, stats, given=None,
@@ -50,7 +50,8 @@ def tensorflow_tiles(kernel, stats, given=None,
   inputs = models._inputs_of(tile_batches.kernel_graph(kernel, stats))
   graph = models._Graph(inputs)
   loops = geo.loops(
-      graph, statistics.raw('node', inputs.node_feats, graph), statistics)
+      graph, statistics.raw('node', inputs.node_feats, graph),
+      geo.hardware(statistics))
   return geo, loops, geo.tiles(
       loops, statistics.raw('config', inputs.config_feats))
 

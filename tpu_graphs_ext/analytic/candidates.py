@@ -1,9 +1,9 @@
 """The legal tiles of a kernel: those that a TPU's tuner would choose from.
 
-docs/ranking.md has the rules. A loop's bounds are those of
-`hlo.tiles.bound_candidates`, in steps where a tile would otherwise end inside
-something that is moved whole. A tile must fit on-chip memory, by estimate; some
-measured tiles need more than there is, hence the tolerance.
+docs/ranking.md has the rules, and how well they do. A loop's bounds are those
+of `hlo.tiles.bound_candidates`, in steps where a tile would otherwise end
+inside something that is moved whole. A tile must fit on-chip memory, by
+estimate; some measured tiles need more than there is, hence the tolerance.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import NamedTuple, Optional
 
 import numpy as np
 
-from tpu_graphs_ext.analytic import tile_counts
-from tpu_graphs_ext.analytic.tile_counts import Loops
+from tpu_graphs_ext.analytic import geometry
+from tpu_graphs_ext.analytic.geometry import Loops
 from tpu_graphs_ext.hlo import tiles
 
 MEMORY_BYTES = 16 * 2**20  # On-chip memory of a TPU v3 core.
@@ -23,7 +23,6 @@ TOLERANCE = 1.2  # Of the estimate of on-chip memory.
 PRODUCT_TOLERANCE = 1.04  # The same for a product.
 MOST_COMBINATIONS = 2**22  # Of bounds to try; of more, an even sample.
 _AT_ONCE = 2**15  # Combinations in memory.
-_OPERAND_BYTES = 2  # Of an element that the matrix unit multiplies.
 
 
 class Candidates(NamedTuple):
@@ -46,20 +45,33 @@ def candidates(loops: Loops, most: Optional[int] = None) -> Candidates:
   """The legal tiles of a kernel; of more than `most`, the same even sample."""
   choices = choices_of(loops)
   total = math.prod(map(len, choices))
-  tolerance = TOLERANCE if loops.matrix is None else PRODUCT_TOLERANCE
-  if not loops.grid.bounded:
-    tolerance = math.inf
-  looked_at, found = 0, []
+  tolerance = PRODUCT_TOLERANCE if loops.is_product else TOLERANCE
+  looked_at, fitting = 0, []
+  loops = _with_copies_for_windows(loops)
   for numbers in _numbers(total):
-    needed = needed_bytes(loops, _tiles_of(numbers, choices))
-    found.append(numbers[needed <= tolerance * MEMORY_BYTES])
+    needed = loops.counts(_tiles_of(numbers, choices))
+    fitting.append(
+        numbers[needed['footprint_bytes'] <= tolerance * MEMORY_BYTES])
     looked_at += len(numbers)
-  numbers = np.concatenate(found)
-  fitting = len(numbers)
-  if most is not None and fitting > most:
+  numbers = np.concatenate(fitting)
+  number_fitting = len(numbers)
+  if most is not None and number_fitting > most:
     numbers = np.sort(np.random.default_rng(0).choice(
         numbers, most, replace=False))
-  return Candidates(_tiles_of(numbers, choices), total, looked_at, fitting)
+  return Candidates(
+      _tiles_of(numbers, choices), total, looked_at, number_fitting)
+
+
+def _with_copies_for_windows(loops: Loops) -> Loops:
+  """Windows are reduced in a copy of what is read, in float32."""
+  if not loops.is_pooling:
+    return loops
+  streams = loops.nest.streams
+  element_bytes = streams.tile_bytes / streams.unit.prod(1, keepdims=True)
+  copies = 4 / element_bytes * (
+      streams.kind[:, np.newaxis] == geometry.INPUT)
+  return Loops(loops.nest._replace(streams=streams._replace(
+      copies=copies.astype(np.float32))))
 
 
 def _numbers(total: int) -> Iterator[np.ndarray]:
@@ -70,62 +82,58 @@ def _numbers(total: int) -> Iterator[np.ndarray]:
     return
   random = np.random.default_rng(0)
   parts = MOST_COMBINATIONS // _AT_ONCE
+  # Python's integers where NumPy's are too short.
+  dtype = np.int64 if total < 2**63 else object
   for part in range(parts):  # Each from its own stretch, so none comes twice.
     first, end = part * total // parts, (part + 1) * total // parts
-    yield np.unique(random.integers(first, end, _AT_ONCE))
+    shares = random.integers(0, 2**62, _AT_ONCE).astype(object)
+    yield np.unique((first + (shares * (end - first) >> 62)).astype(dtype))
 
 
 def _tiles_of(numbers: np.ndarray, choices: list[list[int]]) -> np.ndarray:
-  """int64 [tiles, axes] from their numbers among all combinations."""
-  found = np.empty((len(numbers), len(choices)), np.int64)
+  """int64 [tiles, loops] from their numbers among all combinations."""
+  tiles = np.empty((len(numbers), len(choices)), np.int64)
   for column in range(len(choices) - 1, -1, -1):
-    numbers, place = np.divmod(numbers, len(choices[column]))
-    found[:, column] = np.array(choices[column], np.int64)[place]
-  return found
+    number = len(choices[column])
+    numbers, places = numbers // number, (numbers % number).astype(np.int64)
+    tiles[:, column] = np.array(choices[column])[places]
+  return tiles
 
 
 def choices_of(loops: Loops) -> list[list[int]]:
   """The bounds of each loop, largest first."""
-  if not loops.grid.bounded:
-    return [[axis.units] for axis in loops.grid.axes]
-  return [_bounds(loops, number, axis)
-          for number, axis in enumerate(loops.grid.axes)]
+  return [_bounds(loops, place) for place in range(len(loops.axes))]
 
 
-def _bounds(loops: Loops, number: int, axis: tiles.Axis) -> list[int]:
-  if loops.updated:  # An update in place leaves the rest of the tensor.
-    axis = axis._replace(size=loops.updated[number])
-  step = 1
-  for stream in loops.streams:
-    for extent in stream.extents:
-      # Whole elements of an image with zeros in between.
-      if number in (extent.axis, extent.window) and (
-          extent.window >= 0 and extent.scale < 1):
-        step = math.lcm(step, round(1 / extent.scale))
-      # Whole lanes of a product's operands, and of results that have more
-      # than one tile of lanes.
-      if extent.axis == number and extent.unit >= tiles.LANES and (
-          stream.kind in ('image', 'filter')
-          or (stream.kind == 'output' and extent.size > tiles.LANES)):
-        step = math.lcm(step, max(1, tiles.LANES // axis.unit))
-  bounds = tiles.bound_candidates(axis.units, step)
-  if loops.matrix is not None and axis.unit == tiles.SUBLANES and step == 1:
+def _bounds(loops: Loops, place: int) -> list[int]:
+  # An update in place leaves the rest of the tensor.
+  unit = int(loops.unit[place])
+  units, step = -(-int(loops.written[place]) // unit), _step(loops, place)
+  bounds = tiles.bound_candidates(units, step)
+  if loops.is_product and unit == tiles.SUBLANES and step == 1:
     bounds = sorted({*bounds, *tiles.bound_candidates(
-        axis.units, tiles.LANES // tiles.SUBLANES)}, reverse=True)
+        units, tiles.LANES // tiles.SUBLANES)}, reverse=True)
   return bounds
 
 
-def needed_bytes(loops: Loops, tile_bounds: np.ndarray) -> np.ndarray:
-  """float64 [tiles]: on-chip memory that a step takes, by estimate."""
-  total = np.zeros(len(tile_bounds))
-  trip = tile_counts.trips(loops, tile_bounds)
-  for stream in loops.streams:
-    block = tile_counts.block_bytes(stream, tile_counts.covered_units(
-        loops, stream, tile_bounds))
-    if stream.is_operand:  # A copy in the matrix unit's own type.
-      block *= 1 + _OPERAND_BYTES / stream.element_bytes
-    total += block * (1 + (tile_counts.fetches(stream, trip) > 1))
-  if loops.matrix is not None:
-    total += loops.matrix.sum_bytes * tile_counts.tile_elements(
-        loops, tile_bounds)
-  return total
+def _step(loops: Loops, place: int) -> int:
+  """Layout tiles that a tile must not split."""
+  axis, in_lanes = loops.axes[place], max(1, tiles.LANES // loops.unit[place])
+  streams = loops.nest.streams
+  # [streams, 6, 12]: elements of a tensor for one of an axis.
+  elements = streams.reach * streams.unit[..., np.newaxis]
+  of_output, of_taps = np.split(elements, 2, axis=2)
+  follows = elements[..., axis] > 0
+  is_window = of_output.any(2) & of_taps.any(2)
+  # Whole elements of an image with zeros in between.
+  scale = of_output.sum(2)[follows & is_window]
+  steps = np.rint(1 / scale[scale < 1]).astype(int).tolist()
+  # Whole lanes of a product's operands, of windows, and of results that fill a
+  # tile of lanes.
+  is_output = streams.kind[:, np.newaxis] == geometry.OUTPUT
+  is_whole = (streams.copies > 0) | (
+      is_output & (streams.size >= tiles.LANES))
+  if (follows & is_whole & (streams.unit >= tiles.LANES)).any() or (
+      not loops.is_product and (axis, tiles.LANES) in loops.kernel_axes):
+    steps.append(in_lanes)
+  return math.lcm(*map(int, steps))

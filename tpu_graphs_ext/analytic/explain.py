@@ -9,9 +9,8 @@ from typing import Any, Optional
 
 import numpy as np
 
-from tpu_graphs_ext.analytic import feature_loops, tile_counts
+from tpu_graphs_ext.analytic import geometry
 from tpu_graphs_ext.data.kernel import Kernel
-from tpu_graphs_ext.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,48 +149,42 @@ class Explainer:
   """Explains the tiles of one kernel; `loops` is its loop nest."""
 
   def __init__(self, kernel: Kernel,
-               constants: Optional[Mapping[str, float]] = None):
-    """Reads the loop nest of a kernel off its features, or raises a UserError.
+               constants: Optional[Mapping[str, float]] = None,
+               loops: Optional[geometry.Loops] = None):
+    """Reads the loop nest off the kernel's features, if it is not passed.
 
-    `constants`, by name, replace those of a TPU v3.
+    `constants`, by name, replace those of a TPU v3. Raises UserError for a
+    kernel without nodes, or with edges to others.
     """
     self._constants = TpuConstants(**(constants or {}))
-    try:
-      self.loops = feature_loops.kernel_loops(kernel)
-      self._least_bytes = int(tile_counts.counts(
-          self.loops, self.loops.grid.whole())['moved_bytes'][0])
-    except (LookupError, ValueError, ArithmeticError) as error:
-      raise UserError(
-          f'{kernel.tile_id}: its graph has no loops to cut into tiles '
-          f'({error!r}); see `tpu-graphs-ext check-data`') from error
+    self.loops = loops or geometry.loops_of([kernel])[0]
 
   def terms(self, tiles: np.ndarray) -> Terms:
-    """Arrays float64 [configs] for tiles int64 [configs, axes]."""
-    return _terms(tile_counts.counts(self.loops, tiles), self._constants)
+    """Arrays float64 [configs] for tiles int64 [configs, loops]."""
+    return _terms(self.loops.counts(tiles), self._constants)
 
   def tiles(self, config_feat: np.ndarray) -> np.ndarray:
-    """int64 [configs, axes]: tile bounds of rows of float32 [configs, 24]."""
-    return feature_loops.loop_tiles(self.loops, config_feat)
+    """int64 [configs, loops]: tile bounds of rows of float32 [configs, 24]."""
+    return self.loops.tiles_of(config_feat)
 
   def explain(self, tiles: np.ndarray) -> list[Explanation]:
-    """Explains tiles int64 [configs, axes], the loops of `loops.grid`."""
-    grid = self.loops.grid
-    counted = tile_counts.counts(self.loops, tiles)
-    elements = np.minimum(tiles * [axis.unit for axis in grid.axes],
-                          [axis.size for axis in grid.axes])
-    outputs = slice(grid.num_output_axes)
-    filters = [axis for axis, _ in grid.kernel_axes]
-    bounds = (tiles[:, outputs], grid.kernel_bounds(tiles),
-              elements[:, outputs], elements[:, filters])
+    """Explains tiles int64 [configs, loops]."""
+    loops = self.loops
+    counted = loops.counts(np.concatenate([loops.whole[np.newaxis], tiles]))
+    sizes = (loops.output_bounds(tiles), loops.kernel_bounds(tiles),
+             *loops.elements(tiles))
     explanations = []
-    for number, sizes in enumerate(zip(*(each.tolist() for each in bounds))):
-      one = {name: float(values[number]) for name, values in counted.items()}
+    for place, of_tile in enumerate(
+        zip(*(table.tolist() for table in sizes)), 1):
+      counts = {name: float(values[place]) for name, values in counted.items()}
       explanations.append(Explanation(
-          *map(tuple, sizes), **{name: int(one[name]) for name in (
+          *map(tuple, of_tile), **{name: int(counts[name]) for name in (
               'output_tiles', 'kernel_tiles', 'streams', 'moved_bytes',
               'block_bytes', 'footprint_bytes')},
-          least_bytes=self._least_bytes, padding=one['padding'],
-          rounding=one['rounding'], terms=_terms(one, self._constants)))
+          least_bytes=int(counted['moved_bytes'][0]),
+          padding=round(counts['padding'], 4),
+          rounding=round(counts['rounding'], 4),
+          terms=_terms(counts, self._constants)))
     return explanations
 
 

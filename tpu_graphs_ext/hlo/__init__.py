@@ -11,7 +11,7 @@ libtpu          that compiler: the TPUs it knows, where it is, its C API
 subprocesses    lowers functions and runs libtpu in processes of their own
 features        HLO -> node features, opcodes, edges
 tuning          a tuning file -> kernels and layout graphs -> .npz files
-tiles           how a TPU stores a tensor; the grid of a kernel's tiles
+tiles           how a TPU stores a tensor; the bounds of tiles
 layout_choices  the nodes of a program with layouts to choose, and the choices
 protos          the messages and files: HLO as TensorFlow defines it, tuning
 """

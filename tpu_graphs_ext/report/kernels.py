@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tpu_graphs_ext.analytic import feature_loops, tile_counts
+from tpu_graphs_ext.analytic import geometry
 from tpu_graphs_ext.analytic.explain import in_bytes
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel, bounds_of
@@ -18,7 +18,7 @@ from tpu_graphs_ext.report.compare import Comparison, Looks
 from tpu_graphs_ext.report.page import Look
 from tpu_graphs_ext.tasks import feature_stats
 
-# Name in `tile_counts.counts` -> name on the page. Models with tile geometry
+# Name in `_Counts` of models.py -> name on the page. Models with tile geometry
 # compute these counts, so they show why a model chose another tile.
 COUNTS = {
     'steps': 'steps',
@@ -160,17 +160,19 @@ def count_rows(kernel: Kernel,
                configs: Sequence[int]) -> Iterator[tuple[str, ...]]:
   """Steps, bytes and padding of configurations, from a kernel's features.
 
-  None if the file lacks columns. Counts that say nothing of a kernel, such as a
+  None if the file lacks columns, or the kernel has several products, of which
+  only the last is counted. Counts that say nothing of a kernel, such as a
   padding of 1, are left out.
   """
   if (kernel.node_feat.shape[1] < len(schema.NODE_FEATURES)
       or kernel.config_feat.shape[1] < len(schema.CONFIG_FEATURES)):
     return
-  loops = feature_loops.kernel_loops(kernel)
-  found = tile_counts.counts(loops, feature_loops.loop_tiles(
-      loops, kernel.config_feat[list(configs)]))
+  loops, = geometry.loops_of([kernel])
+  if loops.products > 1:
+    return
+  counts = loops.counts(loops.tiles_of(kernel.config_feat[list(configs)]))
   for name, title in COUNTS.items():
-    values = found[name]
+    values = counts[name]
     if name != 'steps' and not (values.any() and (values != 1).any()):
       continue
     text = in_bytes if name.endswith('_bytes') else _plain

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from tpu_graphs_ext import files
-from tpu_graphs_ext.analytic import candidates, explain
+from tpu_graphs_ext.analytic import explain
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import STORED_NAMES, Kernel, require_readable
 from tpu_graphs_ext.engine import artifacts, rank, scoring
@@ -225,8 +225,8 @@ class CostModel:
     it, so for them it does not account for the score. `tile` may also be a
     `Choice` of a ranking.
 
-    Raises UserError if `tile` is not a tile, the kernel's graph makes no sense,
-    or the model's tiles count elements.
+    Raises UserError if `tile` is not a tile, the kernel's graph makes no sense
+    or fuses several products, or the model's tiles count elements.
     """
     self._require_own_process()
     kernel = kernel_of(kernel)
@@ -234,6 +234,9 @@ class CostModel:
     if isinstance(tile, rank.Choice):
       tile = tile.output_bounds, tile.kernel_bounds
     rows = self._with_tiles(kernel, [tile]).config_feat
+    if explainer.loops.products > 1:
+      raise UserError(f'{kernel.tile_id}: fuses {explainer.loops.products} '
+                      'products, of which the formula counts only the last')
     return explainer.explain(explainer.tiles(rows))[0]
 
   def _explainer(self, kernel: Kernel) -> explain.Explainer:
@@ -244,20 +247,22 @@ class CostModel:
 
   def _legal_tiles(self, kernel: Kernel) -> np.ndarray:
     """Rows of `config_feat`, float32 [tiles, 24]."""
-    loops = self._explainer(kernel).loops
-    legal = candidates.candidates(loops, most=tile_search.MOST_TILES)
+    explainer = self._explainer(kernel)
+    legal, notes = tile_search.legal_tiles(
+        explainer, kernel, tile_search.MOST_TILES)
     if not len(legal.tiles):
-      raise UserError(f'{kernel.tile_id}: none of its {legal.combinations:,} '
-                      'tiles fits on-chip memory, by estimate; name the tiles '
-                      'with bounds=')
-    return tile_search.config_rows(loops, legal.tiles)
+      reason = (f'none of its {legal.combinations:,} tiles fits on-chip '
+                'memory, by estimate') if legal.combinations else notes[0]
+      raise UserError(f'{kernel.tile_id}: {reason}; name the tiles with '
+                      'bounds=')
+    return tile_search.config_rows(explainer.loops, legal.tiles)
 
   def _with_tiles(self, kernel: Kernel,
                   bounds: Optional[BoundsLike]) -> Kernel:
     """The kernel with the tiles to score as its configurations, checked."""
     if bounds is not None:
       kernel = never_timed(kernel, config_rows(
-          bounds, lambda: self._explainer(kernel).loops.grid.largest))
+          bounds, lambda: self._explainer(kernel).loops.largest()))
     elif not kernel.config_feat.size:
       raise UserError(f'{kernel.tile_id}: has no config_feat; name the tiles '
                       'with bounds=')

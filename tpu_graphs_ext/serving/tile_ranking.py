@@ -57,7 +57,7 @@ class KernelRanking:
   combinations: int  # Tiles by the rules for bounds, whether they fit or not.
   fitting: int  # How many of them fit on-chip memory, of those looked at.
   scored: int  # How many of these the model scored.
-  choices: list[TileChoice]  # The best of them; empty if there is only one.
+  choices: list[TileChoice]  # The best of them; empty if there is no choice.
   default: Optional[TileChoice]  # The tile to beat.
   default_from: str  # As in `kernel_sources`.
   notes: list[str]  # A sentence each.
@@ -85,7 +85,10 @@ class SourceRanking:
     if choosing:
       lines.append('  bounds: layout tiles and elements of each physical '
                    'dimension, most major first')
-    if fixed := [kernel.name for kernel in self.kernels if not kernel.choices]:
+    if fused := [kernel.name for kernel in self.kernels if not kernel.scored]:
+      lines.append('  not ranked, because they fuse several products: '
+                   + shortened(fused, 8))
+    if fixed := [kernel.name for kernel in self.kernels if kernel.scored == 1]:
       lines.append('  nothing to choose, with one legal tile: '
                    + shortened(fixed, 8))
     parts = ['\n'.join(lines)]

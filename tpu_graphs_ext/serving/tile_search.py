@@ -5,7 +5,6 @@ Tiles with equal scores are ordered by analytic time.
 
 from __future__ import annotations
 
-import math
 import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Optional
@@ -13,8 +12,8 @@ from typing import Any, Optional
 import numpy as np
 from tqdm import tqdm
 
-from tpu_graphs_ext.analytic import candidates, explain, feature_loops
-from tpu_graphs_ext.analytic.tile_counts import Loops
+from tpu_graphs_ext.analytic import candidates, explain, geometry
+from tpu_graphs_ext.analytic.geometry import Loops
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.engine import out_of_range, scoring
@@ -69,10 +68,12 @@ def rank_source(ranker: scoring.Ranker, source: kernel_sources.Source,
                 top_k: Optional[int]) -> tile_ranking.SourceRanking:
   """Ranks the legal tiles of each kernel of a file or function."""
   kernels, faults = [], list(source.faults)
-  for kernel in tqdm(source.kernels, 'kernels', unit='kernel', disable=None,
-                     leave=False):
+  nests = geometry.loops_of([kernel.kernel for kernel in source.kernels])
+  for kernel, loops in tqdm(
+      list(zip(source.kernels, nests)), 'kernels', unit='kernel', disable=None,
+      leave=False):
     try:
-      kernels.append(rank_kernel(ranker, kernel, top_k))
+      kernels.append(rank_kernel(ranker, kernel, top_k, loops=loops))
     except UserError as error:
       faults.append(f'{source.name}: {error}')
   out_of_range.warn_of(
@@ -92,27 +93,20 @@ def require_tpu(ranker: scoring.Ranker) -> None:
 
 def rank_kernel(ranker: scoring.Ranker, source: kernel_sources.SourceKernel,
                 top_k: Optional[int] = TOP_CONFIGS,
-                most_tiles: int = MOST_TILES,
-                at_once: int = _MOST_WORKERS) -> tile_ranking.KernelRanking:
+                most_tiles: int = MOST_TILES, at_once: int = _MOST_WORKERS,
+                loops: Optional[Loops] = None) -> tile_ranking.KernelRanking:
   """Ranks the legal tiles of one kernel, or raises a UserError.
 
   If it has more than `most_tiles`, an even sample is ranked. At most `at_once`
-  parts of them are scored side by side.
+  parts of them are scored side by side. `loops` are read unless passed.
   """
-  kernel, notes = _with_default(source)
-  explainer = explain.Explainer(kernel, constants_of(ranker.model))
-  legal = candidates.candidates(explainer.loops, most=most_tiles)
-  if kernel.num_configs and explainer.loops.grid.bounded:
-    legal = legal.with_extra(explainer.tiles(kernel.config_feat))
-  notes = [*source.notes, *notes]
-  if legal.looked_at < legal.combinations:
-    notes.append(f'of {legal.combinations:,} combinations of bounds '
-                 f'{legal.looked_at:,} were looked at, evenly spread')
+  loops = loops or geometry.loops_of([source.kernel])[0]
+  kernel, default_notes = _with_default(source, loops)
+  explainer = explain.Explainer(kernel, constants_of(ranker.model), loops)
+  legal, notes = legal_tiles(explainer, kernel, most_tiles)
   unfamiliar = out_of_range.of_nodes(ranker.stats, kernel, ranker.opcodes)
   choices, default, default_from = [], None, ''
-  if len(legal.tiles) < 2:
-    notes.append('it has one legal tile, so there is nothing to choose')
-  else:
+  if len(legal.tiles) > 1:
     rows = config_rows(explainer.loops, legal.tiles)
     unfamiliar += out_of_range.of_rows(
         ranker.stats.config, kernel.tile_id, 'config_feat', [rows])
@@ -123,30 +117,29 @@ def rank_kernel(ranker: scoring.Ranker, source: kernel_sources.SourceKernel,
         kernel, source.default_from, explainer, legal.tiles)
     default_ns = float(times[chosen]) if constants_of(ranker.model) else None
     place = int(np.flatnonzero(order == chosen)[0])
-    choices, (default,) = (
-        _choices(kernel, explainer, legal.tiles, scores, order, at, default_ns)
-        for at in (slice(0, top_k), slice(place, place + 1)))
+    *choices, default = _choices(
+        kernel, explainer, legal.tiles, scores, order,
+        [*range(len(order))[:top_k], place], default_ns)
   return tile_ranking.KernelRanking(
       name=kernel.tile_id, copies=source.copies, op_name=source.op_name,
       share=source.share, cycles=source.cycles,
       in_open_loop=source.in_open_loop, nodes=kernel.num_nodes,
-      opcodes=_opcodes(kernel), product=product_of(explainer.loops),
+      opcodes=_opcodes(kernel), product=loops.product,
       combinations=legal.combinations, fitting=legal.fitting,
       scored=len(legal.tiles), choices=choices, default=default,
-      default_from=default_from, notes=notes, unfamiliar=unfamiliar)
+      default_from=default_from,
+      notes=[*source.notes, *default_notes, *notes],
+      unfamiliar=unfamiliar)
 
 
-def _with_default(source: kernel_sources.SourceKernel
-                  ) -> tuple[Kernel, list[str]]:
+def _with_default(source: kernel_sources.SourceKernel,
+                  loops: Loops) -> tuple[Kernel, list[str]]:
   """(the kernel, with the compiler's tile if it chose one, notes)."""
   if source.window is None:
     return source.kernel, []
-  grid = feature_loops.kernel_loops(source.kernel).grid
   bounds = source.window.output_bounds, source.window.kernel_bounds
-  fits = grid.bounded and all(
-      len(of) == len(most) and all(0 < b <= m for b, m in zip(of, most))
-      for of, most in zip(bounds, grid.largest))
-  if not fits:
+  if not all(len(of) == len(most) and all(0 < b <= m for b, m in zip(of, most))
+             for of, most in zip(bounds, loops.largest())):
     return source.kernel, [
         f"the compiler's tile, output {list(bounds[0])}, kernel "
         f'{list(bounds[1])}, belongs to another tensor than the one that is '
@@ -161,21 +154,32 @@ def constants_of(model: Any) -> dict[str, float]:
   return dict(given()) if callable(given) else {}
 
 
-def product_of(loops: Loops) -> Optional[tuple[int, int, int]]:
-  """(M, N, K) of a product or convolution, without its batches; else None."""
-  matrix = loops.matrix
-  if matrix is None:
-    return None
-  return tuple(
-      math.prod(loops.grid.axes[axis].size for axis in axes if axis >= 0)
-      for axes in (matrix.row_axes, (matrix.feature,),
-                   (matrix.contracted, *matrix.window_axes)))
+def legal_tiles(
+    explainer: explain.Explainer, kernel: Kernel,
+    most: int) -> tuple[candidates.Candidates, list[str]]:
+  """Legal tiles, those of the kernel's own that the rules miss, and notes."""
+  loops, notes = explainer.loops, []
+  own = explainer.tiles(kernel.config_feat)
+  if loops.products > 1:
+    notes.append(f'it fuses {loops.products} products, and only tiles of a '
+                 'single one are understood, so it is not ranked')
+    return candidates.Candidates(own[:0], 0, 0, 0), notes
+  if len(own) and not kernel.config_feat.any():  # The file's tile is whole.
+    legal = candidates.Candidates(loops.whole[np.newaxis], 1, 1, 1)
+  else:
+    legal = candidates.candidates(loops, most).with_extra(own)
+  if legal.looked_at < legal.combinations:
+    notes.append(f'of {legal.combinations:,} combinations of bounds '
+                 f'{legal.looked_at:,} were looked at, evenly spread')
+  if len(legal.tiles) < 2:
+    notes.append('it has one legal tile, so there is nothing to choose')
+  return legal, notes
 
 
 def config_rows(loops: Loops, tiles: np.ndarray) -> np.ndarray:
-  """Tiles int64 [tiles, axes] as rows of `config_feat`, float32 [tiles, 24]."""
+  """Rows of `config_feat`, float32 [tiles, 24], of int64 [tiles, loops]."""
   return features.config_features(
-      loops.grid.kernel_bounds(tiles), loops.grid.output_bounds(tiles))
+      loops.kernel_bounds(tiles), loops.output_bounds(tiles))
 
 
 def _scores(ranker: scoring.Ranker, kernel: Kernel, rows: np.ndarray,
@@ -194,28 +198,29 @@ def _default(kernel: Kernel, default_from: str, explainer: explain.Explainer,
   """(place among the tiles, where it is from)."""
   row = kernel_sources.default_of(kernel)
   if row is None:  # By a TPU v3's constants, not by those that a model learned.
-    times = explain.Explainer(kernel).terms(tiles).time
+    times = explain.Explainer(kernel, loops=explainer.loops).terms(tiles).time
     return int(np.argmin(times)), kernel_sources.FROM_TIME
   wanted = explainer.tiles(kernel.config_feat[row:row + 1])
   return int((tiles == wanted).all(axis=1).argmax()), default_from
 
 
 def _choices(kernel: Kernel, explainer: explain.Explainer, tiles: np.ndarray,
-             scores: np.ndarray, order: np.ndarray, at: slice,
+             scores: np.ndarray, order: np.ndarray, places: list[int],
              default_ns: Optional[float]) -> list[tile_ranking.TileChoice]:
-  """Those at some places of the order; times only against a default's."""
-  chosen, measured = order[at], {}
+  """Those at some places of the order, counted from 0; times only against a
+  default's."""
+  chosen, measured = order[places], {}
   if kernel.num_configs and (kernel.runtime_ns > 1).all():
     runs = sorted(zip(kernel.runtime_ns.tolist(), map(
         tuple, explainer.tiles(kernel.config_feat).tolist())), reverse=True)
     measured = {tile: runtime_ns for runtime_ns, tile in runs}
   choices = []
   for place, score, tile, explained in zip(
-      range(at.start + 1, len(order) + 1), scores[chosen].tolist(),
+      places, scores[chosen].tolist(),
       tiles[chosen].tolist(), explainer.explain(tiles[chosen])):
     time_ns = None if default_ns is None else explained.time_ns
     choices.append(tile_ranking.TileChoice(
-        place, score, explained, time_ns, time_ns and time_ns / default_ns,
+        place + 1, score, explained, time_ns, time_ns and time_ns / default_ns,
         measured.get(tuple(tile))))
   return choices
 

@@ -1,0 +1,265 @@
+"""Loops and tile bounds as NumPy arrays, and what tiles do: by hand."""
+
+import numpy as np
+import pytest
+
+from support import tiny_hlo
+from support.feature_tiles import kernel_of_module, kernel_of_nodes, loops_of
+from support.tiny_hlo import add, convolution, elementwise, product
+from tpu_graphs_ext.analytic import geometry
+from tpu_graphs_ext.hlo import protos
+
+LAYOUT_TILE = 8 * 128 * 4  # Bytes, of float32.
+
+
+def counts_of(module, output_bounds, kernel_bounds=((),)):
+  loops = loops_of(module)
+  return loops.counts(loops.tiles(output_bounds, np.array(kernel_bounds)))
+
+
+# --- Loops and bounds --------------------------------------------------------
+
+
+def test_units():
+  for dims, layout_of, element_type, units in (
+      # Most major first: dim 1 in rows of 8, dim 0 in lanes of 128.
+      ([4096, 1000], [0, 1], 'F32', (125, 32)),
+      ([32, 26, 26, 192], [3, 0, 2, 1], 'F32', (26, 26, 4, 2)),
+      ([32, 4096], [1, 0], 'PRED', (4, 32)),  # Rows of 8 for small types too.
+      ([4097], [0], 'F32', (5,)),  # Rank 1: 1024 elements.
+      ([32, 6400], None, 'BF16', (4, 50)),
+      ([3, 5], [], 'F32', (1, 1))):  # No layout.
+    loops = loops_of(elementwise(dims, layout_of, element_type))
+    assert loops.largest() == (units, ())
+  assert loops_of(elementwise([])).largest() == ((), ())
+  assert loops_of(elementwise([32, 6400], opcode='reshape')).largest() == (
+      (4, 50), ())
+
+
+def test_a_reductions_operand_and_the_largest_part_of_a_tuple_are_tiled():
+  reduces, several = elementwise([32, 1000]), elementwise([32, 1000])
+  add(reduces.computations[0], 12, 'reduce', [32], operands=[11, 11])
+  add(several.computations[0], 12, 'copy', [16], operands=[10])
+  add(several.computations[0], 13, 'tuple', [], operands=[12, 11])
+  for module, root in ((reduces, 12), (several, 13)):
+    module.computations[0].root_id = root
+    assert loops_of(module).largest()[0] == (4, 8)
+
+
+def test_bounds_of_a_convolution():
+  loops = loops_of(convolution())
+  # Output: 4, 4, 32 / 8, 384 / 128.  Kernel: 3, 3, 256 / 8, 384 / 128.
+  assert loops.largest() == ((4, 4, 4, 3), (3, 3, 32, 3))
+  # The last dimension of both are the output features: one loop.
+  assert loops.whole.tolist() == [4, 4, 4, 3, 3, 3, 32]
+  assert loops.kernel_axes == [(6, 1), (7, 1), (8, 8), (3, 128)]
+  assert loops.product == (32 * 16, 384, 9 * 256)  # 3 x 3 taps.
+  kernel, output = [[3, 1, 16, 2], [1, 3, 32, 3]], [[2, 4, 1, 2], [4, 1, 4, 3]]
+  tiles = loops.tiles(output, np.array(kernel))
+  assert tiles.tolist() == [[2, 4, 1, 2, 3, 1, 16], [4, 1, 4, 3, 1, 3, 32]]
+  assert loops.output_bounds(tiles).tolist() == output
+  assert loops.kernel_bounds(tiles).tolist() == kernel
+  # Rows of 8, lanes of 128, though 32 images are 4 rows.
+  assert [sizes.tolist() for sizes in loops.elements(tiles[:1])] == [
+      [[2, 4, 8, 256]], [[3, 1, 128, 256]]]
+  rows = kernel_of_module(convolution(), output, kernel).config_feat
+  np.testing.assert_array_equal(loops.tiles_of(rows), tiles)
+  assert loops.tiles_of(rows[:1, :3] * 0).tolist() == [loops.whole.tolist()]
+
+
+def test_units_of_the_filter_may_differ():
+  """f32 [64, 256] x [256, 512], the product stored columns first."""
+  loops = loops_of(product(64, 256, 512, [0, 1]))
+  # 512 / 8 rows of 64 / 128 lanes; the filter has 512 / 128 lanes.
+  assert loops.largest() == ((64, 1), (32, 4))
+  # 40 rows of 8 are 320 columns: 2.5 units of the filter, so 3.
+  tiles = loops.tiles([[40, 1]], np.array([[16, 3]]))
+  assert loops.kernel_bounds(tiles).tolist() == [[16, 3]]
+
+
+@pytest.mark.parametrize('image, size, stride, dilation, output, expected', [
+    # Batches of a product, of 8: taps, stride, zeros between elements and 1.
+    (8, 8, 7, 8, 8, True),
+    (8, 8, 8, 7, 8, True),  # Reversed, with 7 of padding on both sides.
+    (1, 8, 1, 1, 8, True),  # Each output has the one element, another tap.
+    (8, 1, 1, 1, 8, False),  # No window.
+    (8, 3, 1, 1, 8, False),
+    (4, 2, 2, 1, 2, False),  # Patches of 2, though 1 is 2 - 1.
+    (28, 3, 1, 2, 56, False),
+    (56, 56, 56, 1, 1, False)])  # A filter's gradient sums over all.
+def test_windows_that_stand_for_a_batch(image, size, stride, dilation, output,
+                                        expected):
+  """[image, 16, 128] x [size, 128, 256]: then the filter has no loop there."""
+  loops, = geometry.loops_of([kernel_of_nodes([
+      ('parameter', (image, 16, 128), []), ('parameter', (size, 128, 256), []),
+      ('convolution', (output, 16, 256), [0, 1], {
+          'convolution_dim_numbers': (1, 2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 1, 2),
+          'window_size': (size,), 'window_stride': (stride,),
+          'window_base_dilation': (dilation,)})], [()])])
+  assert (6 not in loops.axes) == expected
+  assert loops.kernel_axes[0] == ((0 if expected else 6), 1)
+
+
+def pooling(sizes, layout, window):
+  """entry: reduce-window(parameter), row-major logical dimensions."""
+  module = elementwise(sizes, layout, opcode='reduce-window')
+  for size in window:
+    module.computations[0].instructions[1].window.dimensions.add(
+        size=size, stride=2 if size > 1 else 1, window_dilation=1,
+        base_dilation=1)
+  return module
+
+
+def test_windows_that_are_reduced_have_bounds():
+  """Of [100, 8, 8, 160] with images in lanes or features in lanes.
+
+  Along layout tiles they are never cut. In their own layout features are lanes.
+  """
+  loops = loops_of(pooling([100, 8, 8, 160], [0, 3, 2, 1], [1, 3, 3, 1]))
+  assert loops.largest() == ((8, 8, 20, 1), (3, 3, 1, 2))
+  tiles = loops.tiles([[4, 4, 16, 1]], np.array([[3, 1, 1, 1]]))
+  assert loops.kernel_bounds(tiles).tolist() == [[3, 1, 1, 1]]
+  assert tiles.tolist() == [[4, 4, 16, 1, 3, 1]]
+  assert loops.tiles_of(kernel_of_module(
+      elementwise([1]), [[4, 4, 16, 1]], [[3, 1, 1, 1]]
+      ).config_feat).tolist() == tiles.tolist()
+  loops = loops_of(pooling([32, 8, 8, 256], [3, 0, 2, 1], [1, 2, 2, 1]))
+  assert loops.largest() == ((8, 8, 4, 2), (2, 2, 1, 1))
+  # A running sum over the lanes.
+  loops = loops_of(pooling([33, 16, 500], [2, 1, 0], [1, 1, 999]))
+  assert loops.largest() == ((33, 2, 4), (1, 1, 1))
+
+
+def test_what_an_update_in_place_writes():
+  """f32 [2, 32, 512] into [35, 32, 512], stored as 32, 35, 512."""
+  module = elementwise([35, 32, 512], [2, 0, 1])
+  entry = module.computations[0]
+  add(entry, 12, 'parameter', [2, 32, 512], [2, 0, 1], parameter_number=1)
+  add(entry, 13, 'parameter', [], parameter_number=2)
+  add(entry, 14, 'dynamic-update-slice', [35, 32, 512], [2, 0, 1],
+      operands=[11, 12, 13, 13, 13])
+  entry.root_id = 14
+  assert loops_of(module).written.tolist() == [32, 2, 512]
+  entry.root_id = 11
+  del entry.instructions[2:]
+  assert loops_of(module).written.tolist() == [32, 35, 512]
+
+
+def test_of_several_products_the_last_is_tiled():
+  """f32 [64, 256] x [256, 1024] x [1024, 128]: the first makes an operand."""
+  module = tiny_hlo.product(64, 256, 1024)
+  entry = module.computations[0]
+  tiny_hlo.add(entry, 13, 'parameter', [1024, 128], parameter_number=2)
+  root = tiny_hlo.add(entry, 14, 'convolution', [64, 128], None, [12, 13])
+  root.convolution_dimension_numbers.CopyFrom(
+      entry.instructions[2].convolution_dimension_numbers)
+  entry.root_id = 14
+  loops = loops_of(module)
+  assert loops.size.tolist() == [64, 128, 1024]
+  assert loops.unit.tolist() == [8, 128, 8]
+  assert loops.products == 2 and loops.product is None
+
+
+def test_kernels_of_a_batch_are_as_alone():
+  modules = [elementwise([24, 256]), convolution(), product(64, 256, 512)]
+  batch = geometry.loops_of([kernel_of_module(module) for module in modules])
+  for loops, module in zip(batch, modules):
+    alone = loops_of(module)
+    tiles = np.stack([alone.whole, np.ones_like(alone.whole)])
+    assert loops.largest() == alone.largest()
+    for name, values in alone.counts(tiles).items():
+      np.testing.assert_array_equal(loops.counts(tiles)[name], values, name)
+
+
+# --- Counts ------------------------------------------------------------------
+
+
+def test_a_copy():
+  """f32 [24, 256]: 3 x 2 layout tiles of 8 x 128, 4096 bytes each."""
+  counts = counts_of(elementwise([24, 256], opcode='sqrt'),
+                     [[3, 2], [2, 2], [1, 1]])
+  expected = {
+      'output_tiles': [1, 2, 6], 'kernel_tiles': [1] * 3, 'steps': [1, 2, 6],
+      'streams': [2] * 3,
+      # 6, 4 and 1 layout tiles in and out.
+      'block_bytes': [49152, 32768, 8192],
+      # A bound of 2 out of 3 moves 2 * 4 tiles instead of 6.
+      'moved_bytes': [49152, 65536, 49152],
+      # Of a single tile there is no next one.
+      'footprint_bytes': [49152, 65536, 16384],
+      # Whole rows are one piece; a tile of one layout tile is one as well.
+      'pieces': [2, 4, 12], 'matrix_rows': [0] * 3,
+      'vector_registers': [48, 64, 48],  # A root costs 8 a layout tile.
+      'tile_elements': [6144, 4096, 1024], 'padding': [1] * 3,
+      'rounding': [1, 4 / 3, 1]}
+  assert set(counts) == set(expected)
+  for name, values in expected.items():
+    np.testing.assert_allclose(counts[name], values, 1e-6, err_msg=name)
+
+
+def test_operands_are_read_again_for_every_tile_of_the_other():
+  """f32 [16, 256] x [256, 512] -> [16, 512]; units 2, 4 and 32.
+
+  Moved layout tiles: image 2 x 2, filter 32 x 4, result 2 x 4.
+  """
+  counts = counts_of(
+      product(16, 256, 512), [[2, 4], [1, 4], [2, 2], [1, 2], [1, 2]],
+      [[32, 4], [32, 4], [32, 2], [32, 2], [16, 2]])
+  assert (counts['moved_bytes'] / LAYOUT_TILE).tolist() == [
+      4 + 128 + 8,  # Everything at once.
+      4 + 128 + 8,  # Two tiles of rows, but one block holds all weights.
+      4 + 128 + 8,  # Two tiles of columns.
+      4 + 256 + 8,  # All weights again for each of two tiles of rows.
+      8 + 256 + 8]  # Then halves of the rows for each tile of columns too.
+  # 128 x 128 blocks of weights, which 8 or 16 rows pass at the cost of 128.
+  assert counts['matrix_rows'].tolist() == [
+      2 * 4 * 128] + [2 * 4 * 128 * more for more in (2, 1, 2, 2)]
+  # Contraction in two: one more step on each of 2 x 4 layout tiles.
+  assert counts['vector_registers'].tolist() == [0, 0, 0, 0, 8]
+
+
+@pytest.mark.parametrize('window_dilation, rows', [(1, [9, 7]), (2, [10, 7])])
+def test_a_window_widens_the_block_of_the_image(window_dilation, rows):
+  """4 rows at a stride of 2 and 3 taps: (4 - 1) * 2 + 3 = 9, of one tap 7; of
+  taps that are 2 apart 11, but there are only 10."""
+  module = convolution()
+  for dimension in module.computations[0].instructions[3].window.dimensions:
+    dimension.window_dilation = window_dilation
+  counts = counts_of(module, [[4, 1, 4, 3]] * 2,
+                     [[3, 1, 32, 3], [1, 1, 32, 3]])
+  # Image: rows x 1 tap x 4 x 2; filter: taps x 32 x 3 of bf16; bias; result.
+  assert (counts['block_bytes'] / LAYOUT_TILE).tolist() == [
+      rows[0] * 8 + 3 * 32 * 3 / 2 + 1 + 4 * 4 * 3,
+      rows[1] * 8 + 32 * 3 / 2 + 1 + 4 * 4 * 3]
+
+
+def test_a_product_keeps_operands_and_sums_too():
+  """f32 [64, 256] x [256, 512].
+
+  A filter tile [16, 1] holds 128 of 256 summands, so an output tile [2, 1] of
+  16 rows reads 16 x 128 of the image: 2 layout tiles. Filter 128 x 128 (16).
+  Two blocks of each, and both operands once more. Sums of 16 x 128 have room in
+  a result of float32.
+  """
+  for element_type, output, sums in (('F32', 2, 0), ('BF16', 1, 2)):
+    module = product(64, 256, 512)
+    module.computations[0].instructions[2].shape.element_type = (
+        protos.PrimitiveType.Value(element_type))
+    loops = loops_of(module)
+    tile = loops.tiles([[2, 1]], np.array([[16, 1]]))
+    assert loops.counts(tile)['footprint_bytes'] / LAYOUT_TILE == [
+        2 * (2 + 16 + output) + 2 + 16 + sums]
+
+
+def test_blocks_on_chip():
+  """Two of what changes, one of what does not.
+
+  Output tile [2, 4, 1, 1], filter tile [3, 1, 16, 1] of bf16; stride 2.
+  Output: 2 * 4 = 8 layout tiles. Filter: 3 * 1 * 16 of half the bytes. Image: 2
+  outputs at stride 2 and the window's other 2 rows are 5 rows, 4 outputs of one
+  tap 7 columns; batch 8 and 128 features. Bias: a layout tile, though it has
+  128 elements. Operands again in float32.
+  """
+  counts = counts_of(convolution(), [[2, 4, 1, 1]], [[3, 1, 16, 1]])
+  assert counts['footprint_bytes'] / LAYOUT_TILE == [
+      2 * (8 + 3 * 16 / 2 + 5 * 7 + 1) + 3 * 16 + 5 * 7]

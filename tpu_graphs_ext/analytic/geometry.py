@@ -1,0 +1,207 @@
+"""Loop nests of kernels, and what their tiles do, as NumPy arrays.
+
+For `candidates`, `explain`, `rank` and the report. The rules are `_Geometry`'s
+in models.py, traced once without a model: a second for the first kernel, some
+milliseconds for the next.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any, Callable, Optional
+
+import numpy as np
+
+from tpu_graphs_ext import load_models
+from tpu_graphs_ext.data import schema
+from tpu_graphs_ext.data.kernel import Kernel
+from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.hlo.tiles import LANES
+
+INPUT, OUTPUT = 2, 3  # Kinds of streams, besides those of a product.
+_WIDTH, _DIMS = len(schema.NODE_FEATURES), schema.MAX_DIMS
+
+
+class Loops:
+  """The loop nest of one kernel.
+
+  Tiles are int64 [tiles, loops]: layout tiles along each loop, those of the
+  tiled tensor's physical dimensions, most major first, and then those that only
+  a filter or the windows of a reduction have.
+
+  Attributes:
+    nest: `_Loops` of models.py as arrays, a kernel in each first dimension.
+    axes: int64 [loops], the loops among the nest's 12 axes.
+    rank: number of the tiled tensor's loops.
+    unit, size, written: int64 [loops], elements of a layout tile, of the whole,
+      and of the part that is written, which an update in place cuts.
+    whole: int64 [loops], layout tiles of the whole.
+    kernel_axes: (axis, elements of a layout tile) of each physical dimension of
+      the filter, or of the windows: the loop that its bound cuts or follows.
+    products: number of convolutions and matrix products; with several, the
+      loops are the last one's.
+    is_product, is_pooling: whether there is one; whether windows are reduced.
+  """
+
+  def __init__(self, nest: Any):
+    self.nest = nest
+    self.axes = np.flatnonzero(nest.own[0])
+    self.rank = int((self.axes < _DIMS).sum())
+    unit, size = (table[0].astype(np.int64) for table in (nest.unit, nest.size))
+    self.unit, self.size = unit[self.axes], size[self.axes]
+    self.written = self.size.copy()
+    self.written[:self.rank] = nest.written[0][self.axes[:self.rank]]
+    self.whole = -(-self.size // self.unit)
+    self.products = int(nest.products[0])
+    self.is_product = self.products > 0
+    self.is_pooling = bool(nest.has_pool[0])
+    self._every = np.ones(len(unit), np.int64)  # A tile of all 12 axes.
+    # A window has its features in lanes, and follows them where they are rows.
+    kernel_unit = unit[_DIMS:] if self.is_product else np.where(
+        nest.kernel_axis[0] < _DIMS, LANES, 1)
+    self.kernel_axes = [
+        (int(axis), int(unit)) for axis, unit in zip(
+            nest.kernel_axis[0], kernel_unit) if axis >= 0]
+
+  def tiles(self, output_bounds, kernel_bounds) -> np.ndarray:
+    """int64 [tiles, loops], from int [tiles, rank] and [tiles, filter rank]."""
+    every = np.tile(self._every, (len(output_bounds), 1))
+    every[:, self.axes[:self.rank]] = output_bounds
+    for dim, (axis, _) in enumerate(self.kernel_axes):
+      if axis >= _DIMS:
+        every[:, axis] = kernel_bounds[:, dim]
+    return every[:, self.axes]
+
+  def tiles_of(self, config_feat: np.ndarray) -> np.ndarray:
+    """int64 [configs, loops], from float32 [configs, columns].
+
+    A bound that is 0 or has no column stands for the whole dimension.
+    """
+    columns = _widened(config_feat, len(schema.CONFIG_FEATURES) + 1)
+    bounds = columns[:, self.nest.bound[0][self.axes]].astype(np.int64)
+    return np.where((bounds > 0) & (self.whole > 1), bounds, self.whole)
+
+  def output_bounds(self, tiles: np.ndarray) -> np.ndarray:
+    """int64 [tiles, rank]: the tiled tensor's bounds."""
+    return tiles[:, :self.rank]
+
+  def elements(self, tiles: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Elements of `output_bounds` and of `kernel_bounds`, int64 alike."""
+    every = np.tile(self._every, (len(tiles), 1))
+    every[:, self.axes] = np.minimum(tiles * self.unit, self.size)
+    return (every[:, self.axes[:self.rank]],
+            every[:, [axis for axis, _ in self.kernel_axes]])
+
+  def kernel_bounds(self, tiles: np.ndarray) -> np.ndarray:
+    """int64 [tiles, filter rank]: the filter's or the windows' bounds."""
+    return -(-self.elements(tiles)[1] // np.array(
+        [unit for _, unit in self.kernel_axes], np.int64))
+
+  def largest(self) -> tuple[tuple, tuple]:
+    """Largest `output_bounds` and `kernel_bounds`."""
+    whole = self.whole[np.newaxis]
+    return tuple(tuple(bounds(whole)[0].tolist())
+                 for bounds in (self.output_bounds, self.kernel_bounds))
+
+  @property
+  def product(self) -> Optional[tuple[int, int, int]]:
+    """(M, N, K) of a single product or convolution, without its batches."""
+    if self.products != 1:
+      return None
+    nest, own = self.nest, self.axes >= _DIMS
+    rows, features, taps = (table[0][self.axes] > 0 for table in (
+        nest.rows, nest.features, nest.taps))
+    return tuple(math.prod(self.size[of].tolist()) for of in (
+        rows, features & ~own, (features | taps) & own))
+
+  def counts(self, tiles: np.ndarray) -> dict[str, np.ndarray]:
+    """Of `_Counts` of models.py, by name: float64 [tiles] each."""
+    counts = _traced('counts')(self.nest, self._on_axes(tiles))
+    return {name: value[0].astype(np.float64)
+            for name, value in counts._asdict().items()}
+
+  def _on_axes(self, tiles: np.ndarray) -> np.ndarray:
+    """float32 [1, 12, tiles]."""
+    every = np.ones((1, len(self._every), len(tiles)), np.float32)
+    every[0, self.axes] = tiles.T
+    return every
+
+
+def loops_of(kernels: Sequence[Kernel]) -> list[Loops]:
+  """The loop nest of each kernel; columns that it lacks count as 0.
+
+  Raises UserError for a kernel without nodes, or with edges to others.
+  """
+  first, edges = 0, []
+  for kernel in kernels:
+    edge = kernel.edge_index.reshape(-1, 2)
+    if not kernel.num_nodes or (
+        edge.size and not 0 <= edge.min() <= edge.max() < kernel.num_nodes):
+      raise UserError(
+          f'{kernel.tile_id}: its graph has no loops to cut into tiles: it has '
+          'no nodes, or edges to nodes that do not exist; see '
+          '`tpu-graphs-ext check-data`')
+    edges.append(edge + first)
+    first += kernel.num_nodes
+  if not kernels:
+    return []
+  return _apart(_traced('loops')(
+      np.concatenate([_widened(k.node_feat, _WIDTH) for k in kernels]),
+      np.concatenate([k.node_opcode for k in kernels]).astype(np.int32),
+      np.concatenate(edges).astype(np.int32),
+      np.array([k.num_nodes for k in kernels], np.int32)))
+
+
+def _widened(table: np.ndarray, width: int) -> np.ndarray:
+  """Whole numbers; the table cut, or padded with zeros, to so many columns."""
+  wide = np.zeros((len(table), width), np.float32)
+  known = min(width, table.shape[1])
+  wide[:, :known] = np.rint(table[:, :known])
+  return wide
+
+
+def _apart(nests: Any) -> list[Loops]:
+  """The loops of each kernel of a batch."""
+  found = []
+  for number in range(len(nests.size)):
+    is_here = nests.streams.kernel == number
+    streams = type(nests.streams)(*(part[is_here] for part in nests.streams))
+    nest = type(nests)(*(
+        value if isinstance(value, tuple) else value[number:number + 1]
+        for value in nests))
+    found.append(Loops(nest._replace(
+        source=nest.source - is_here.argmax(),
+        streams=streams._replace(kernel=streams.kernel * 0))))
+  return found
+
+
+@functools.cache
+def _traced(name: str) -> Callable[..., Any]:
+  """The function `loops` or `counts`, from arrays to arrays."""
+  import tensorflow as tf
+  models = load_models.models_module()
+
+  def loops(node_feat, opcode, edges, node_counts):
+    graph = models._Graph(models._Inputs(
+        opcode, node_feat, node_counts, edges[:, 0], edges[:, 1], None))
+    machine = models._Hardware(*map(float, models._MACHINES[0]))
+    return models._Geometry.loops(graph, node_feat, machine)
+
+  def counts(nest, tile):
+    return models._Geometry.counts(nest, tile)[0]
+
+  ints = tf.TensorSpec([None], tf.int32)
+  traced = tf.function(loops, autograph=False, input_signature=[
+      tf.TensorSpec([None, _WIDTH]), ints, tf.TensorSpec([None, 2], tf.int32),
+      ints])
+  if name != 'loops':
+    nest = tf.nest.map_structure(
+        lambda x: tf.TensorSpec(x.shape, x.dtype),
+        traced.get_concrete_function().structured_outputs)
+    traced = tf.function(
+        counts, autograph=False, input_signature=[
+            nest, tf.TensorSpec([1, models._AXES, None])])
+  return lambda *arrays: tf.nest.map_structure(
+      lambda x: x.numpy(), traced(*arrays))
