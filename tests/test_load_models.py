@@ -1,0 +1,90 @@
+"""A models.py is imported by its content, not by its path."""
+
+import os
+import traceback
+
+import pytest
+
+from tpu_graphs_ext import load_models
+from tpu_graphs_ext.errors import UserError
+
+SOURCE = '''
+import dataclasses
+import inspect
+
+import tensorflow as tf
+
+
+@dataclasses.dataclass
+class Sizes:
+  width: int = {number}
+
+
+class Model(tf.keras.Model):
+
+  def __init__(self, num_configs, num_ops, width=Sizes().width):
+    super().__init__()
+    self.width = width
+
+
+def source():
+  return inspect.getsource(source)  # {number}
+
+
+def fail():
+  raise ValueError('here')  # {number}
+'''
+
+
+def write(path, number: int):
+  """The same length and the same time: only the content tells."""
+  path.write_text(SOURCE.format(number=number))
+  os.utime(path, (10 ** 9, 10 ** 9))
+
+
+def test_an_edited_file_is_imported_anew(tmp_path):
+  path = tmp_path / 'models.py'
+  modules = []
+  for number in (1, 2, 1):
+    write(path, number)
+    modules.append(load_models.models_module(str(path)))
+    assert load_models.model_names(str(path)) == ['Model']
+    assert load_models.build('Model', 10, 5, {}, str(path)).width == number
+  first, second, again = modules
+  assert first is again and first is not second
+  assert first.__file__ == second.__file__ == str(path)
+  # What was made before keeps its own lines, which AutoGraph converts.
+  for module, number in ((first, 1), (second, 2)):
+    assert f'# {number}' in module.source()
+    with pytest.raises(ValueError) as error:
+      module.fail()
+    assert f"'here')  # {number}" in ''.join(
+        traceback.format_exception(error.value))
+
+
+def test_a_file_that_cannot_be_imported_and_then_can(tmp_path):
+  path = tmp_path / 'models.py'
+  for content, said in (('import nowhere_x', 'cannot be imported.*nowhere_x'),
+                        ('raise SystemExit(3)', 'SystemExit: 3'),
+                        ('def f(:', 'SyntaxError'), ('\0', 'null bytes')):
+    path.write_text(content)
+    with pytest.raises(UserError, match=said):
+      load_models.models_module(str(path))
+  write(path, 3)
+  assert load_models.models_module(str(path)).Sizes().width == 3
+  for missing in (tmp_path / 'no.py', tmp_path):
+    with pytest.raises(UserError, match=r'--models_py: no file .* give the'):
+      load_models.models_module(str(missing))
+
+
+def test_the_packages_file_has_one_module_until_it_is_edited(monkeypatch):
+  from tpu_graphs_ext import layout_models, models
+  for path, module in (('', models), (load_models.models_path(), models),
+                       (load_models.models_path('layout_models.py'),
+                        layout_models)):
+    assert load_models.models_module(path) is module
+  # As if the file had been another one when it was imported.
+  monkeypatch.setitem(load_models._packaged, load_models.models_path(), b'old')
+  edited = load_models.models_module()
+  assert edited is not models and edited is load_models.models_module()
+  assert edited.MLP is not models.MLP and edited.MLP.__module__ != 'models'
