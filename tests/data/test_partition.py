@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -31,10 +33,31 @@ def test_selection_keeps_order_and_shares_memory():
   assert partition.select([]) == [] and partition.select([]).max_opcode == -1
 
 
+def test_narrower_numbers_are_widened():
+  """Division of uint8 would give float16."""
+  kernel = tiny_kernels.chain()
+  narrow = dataclasses.replace(
+      kernel, node_feat=kernel.node_feat.astype('>f4'),
+      config_feat=np.round(kernel.config_feat).astype(np.float16),
+      edge_index=kernel.edge_index.astype(np.uint8),
+      runtime_ns=np.full(kernel.num_configs, 201, np.uint8),
+      normalizer_ns=np.full(kernel.num_configs, 7, np.int8))
+  wide, = Partition.from_kernels([narrow])
+  for name, array in vars(kernel).items():
+    if name != 'tile_id':
+      assert getattr(wide, name).dtype == array.dtype, name
+  assert (wide.runtime_rel == 201 / 7).all()
+
+
 def test_kernels_that_make_no_sense():
   for field, value, message in (  # tests/data/test_check.py breaks each rule.
       ('config_feat', np.zeros((4, 24), bool), 'config_feat has dtype bool'),
-      ('node_feat', np.zeros((3, 140), np.int8), 'node_feat has dtype int8')):
+      *((field, np.zeros(shape, dtype), f'{field} has dtype {dtype}; it must '
+         'be float32')
+        for field, shape in (('node_feat', (3, 140)), ('config_feat', (4, 24)))
+        for dtype in ('int8', 'uint8', 'uint16', 'int64', 'float64')),
+      ('runtime_ns', np.ones(4, np.uint64), 'config_runtime has dtype uint64'),
+      ('edge_index', np.zeros((2, 2), np.float32), 'edge_index has dtype f')):
     kernel = tiny_kernels.chain()
     object.__setattr__(kernel, field, value)
     with pytest.raises(UserError, match=message):

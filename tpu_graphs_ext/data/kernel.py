@@ -155,7 +155,7 @@ class Kernel(Problem):
 
   @classmethod
   def load(cls, path: str) -> Kernel:
-    """Reads one .npz file, or a UserError; see `require_readable`."""
+    """Reads one .npz file, or a UserError; see `readable`."""
     stored = rules.TILE.read(path)
     return cls(tile_id=tile_id_of(path), **{
         name: stored[key] for name, key in STORED_NAMES.items()})
@@ -179,12 +179,16 @@ def bounds_of(row: np.ndarray, group: str) -> list[int]:
   return np.trim_zeros(bounds, 'b').astype(int).tolist()
 
 
-def require_readable(kernel: Kernel, where: str = '') -> None:
-  """Raises UserError if the arrays of a kernel make no sense together.
+def readable(kernel: Kernel, where: str = '') -> Kernel:
+  """The kernel with arrays of the dtypes that `Kernel` names.
 
-  Any feature widths and narrower integers pass; not so in `check-data`.
+  Raises UserError if they make no sense together. Any feature widths and
+  narrower numbers pass; not so in `check-data`.
   """
   rules.TILE.require(kernel.stored(), where or kernel.tile_id)
+  return dataclasses.replace(kernel, **{
+      name: getattr(kernel, name).astype(field.dtype, copy=False)
+      for name, field in rules.TILE.arrays.items()})
 
 
 def tile_id_of(path: str) -> str:
@@ -248,11 +252,11 @@ def _rows_of(kernel: Kernel) -> dict[str, np.ndarray]:
 
 
 def _readable(kernels: Iterable[Kernel], folder: str) -> Iterator[Kernel]:
-  """Kernels of equal columns, each checked when its turn comes, widened."""
+  """Kernels of equal columns, each `readable` when its turn comes."""
   first = None
   for kernel in kernels:
     where = os.path.join(folder, kernel.tile_id + '.npz') if folder else ''
-    require_readable(kernel, where)
+    kernel = readable(kernel, where)
     first = first or kernel
     for name in ('node_feat', 'config_feat'):
       width, expected = (getattr(one, name).shape[1] for one in (kernel, first))
@@ -261,6 +265,4 @@ def _readable(kernels: Iterable[Kernel], folder: str) -> Iterator[Kernel]:
             f'{where or kernel.tile_id}: {name} has {width} columns, but in '
             f'{first.tile_id} it has {expected}; kernels read together must '
             'have the same columns')
-    yield dataclasses.replace(kernel, **{
-        name: getattr(kernel, name).astype(field.dtype, copy=False)
-        for name, field in rules.TILE.arrays.items()})
+    yield kernel

@@ -200,10 +200,11 @@ class TaskRules:
 
 
 def _wrong_dtype(array: np.ndarray, field: schema.Field, strict: bool) -> str:
-  # Narrower integers may be read, but no bool, and only float32 features: sums
-  # over int8 would overflow.
+  # Narrower integers or floats may be read, but no bool, and no integers where
+  # features are floats.
+  kinds = 'f' if np.dtype(field.dtype).kind == 'f' else 'iu'
   if array.dtype != field.dtype and (
-      strict or array.dtype.kind not in (np.dtype(field.dtype).kind, 'u')
+      strict or array.dtype.kind not in kinds
       or not np.can_cast(array.dtype, field.dtype, 'safe')):
     return f'has dtype {array.dtype}; it must be {field.dtype}'
   return ''

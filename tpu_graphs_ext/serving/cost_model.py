@@ -15,7 +15,7 @@ import tensorflow as tf
 from tpu_graphs_ext import files
 from tpu_graphs_ext.analytic import explain
 from tpu_graphs_ext.data import schema
-from tpu_graphs_ext.data.kernel import STORED_NAMES, Kernel, require_readable
+from tpu_graphs_ext.data.kernel import STORED_NAMES, Kernel, readable
 from tpu_graphs_ext.engine import artifacts, rank, scoring
 from tpu_graphs_ext.engine.settings import TOP_CONFIGS
 from tpu_graphs_ext.errors import UserError
@@ -241,7 +241,7 @@ class CostModel:
 
   def _explainer(self, kernel: Kernel) -> explain.Explainer:
     tile_search.require_tpu(self._ranker)
-    require_readable(never_timed(
+    readable(never_timed(
         kernel, np.zeros((1, _CONFIG_WIDTH), np.float32)))
     return explain.Explainer(kernel, self.constants)
 
@@ -266,8 +266,7 @@ class CostModel:
     elif not kernel.config_feat.size:
       raise UserError(f'{kernel.tile_id}: has no config_feat; name the tiles '
                       'with bounds=')
-    require_readable(kernel)
-    return kernel
+    return readable(kernel)
 
   def _new_scores(self, kernel: Kernel) -> scoring.Scores:
     stats = self._ranker.stats

@@ -20,7 +20,7 @@ import numpy as np
 
 from tpu_graphs_ext import files
 from tpu_graphs_ext.data import schema
-from tpu_graphs_ext.data.kernel import Kernel, require_readable
+from tpu_graphs_ext.data.kernel import Kernel, readable
 from tpu_graphs_ext.errors import UserError, shortened
 from tpu_graphs_ext.hlo import (
   features,
@@ -111,8 +111,7 @@ def open_source(source: Any, shapes: Any = '', tpu: str = DEFAULT_TPU,
     raise UserError(f'{source}: no such file; a function is named as '
                     'module:function')
   if path.endswith('.npz'):
-    kernel = Kernel.load(path)
-    require_readable(kernel, path)
+    kernel = readable(Kernel.load(path), path)
     return Opened(source, source=Source(source, [SourceKernel(kernel)], [], []))
   content = files.read_file(path, unpack=True)
   if tuning.has_runs(content):
