@@ -142,8 +142,11 @@ def test_config(tmp_path, capsys):
   args = app.parse(['train', '--lr=2', '--config', str(path)])
   assert (args.keep_nodes, args.toy_data, args.lr) == (7, True, 2.0)
   assert args.model_kwargs_json == '{"a": 1}'
-  path.write_text('{"dir": ["a", "b"]}')
-  assert app.parse(['evaluate', f'--config={path}']).dir == ['a', 'b']
+  path.write_text('{"dir": ["a-1", "b"], "data-root": "d-r", '
+                  '"keep-repeats": true, "cache-dir": null}')
+  args = app.parse(['evaluate', f'--config={path}'])
+  assert (args.dir, args.data_root) == (['a-1', 'b'], 'd-r')
+  assert args.keep_repeats is True
   for content, error in (('{"epoch": 3}', 'unrecognized arguments: --epoch=3'),
                          ('[1]', 'must be a JSON object of flags'),
                          ('{', 'is not JSON')):

@@ -155,6 +155,7 @@ def _read_config(path: str) -> list[str]:
                     f'{{"epochs": 5}}; got a {type(content).__name__}')
   words = []
   for name, value in content.items():
+    name = name.replace('-', '_')
     if isinstance(value, list):
       words += [f'--{name}', *map(str, value)]
     elif value is not None:
