@@ -8,12 +8,13 @@ import time
 import numpy as np
 import pytest
 
-from support import tiny_kernels
+from support import model_checks, saved_run, tiny_kernels
 from tpu_graphs_ext.data.kernel import Partition
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.engine import scoring
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.tasks import TILE
+from tpu_graphs_ext.tasks.tile import LoadSettings
 
 KERNELS = [tiny_kernels.make_kernel(f'net_{i}', num_configs=i + 2, base=i)
            for i in range(12)]
@@ -43,7 +44,7 @@ def ranker_of(model, kernels=PARTITION, num_ops=100):
 
 
 def test_kernels_are_scored_side_by_side_and_come_in_order(monkeypatch):
-  monkeypatch.setattr(scoring.os, 'cpu_count', lambda: 3)
+  monkeypatch.setattr(scoring.threads, 'cores', lambda: 3)
   results = list(ranker_of(Gathering()).score_all(PARTITION, 'score'))
   assert [kernel.tile_id for kernel, _ in results] == [
       kernel.tile_id for kernel in KERNELS]
@@ -82,6 +83,17 @@ def test_scores_columns_and_opcodes_that_do_not_fit(caplog):
 
 
 # --------------------------------------------------------- duplicate tiles
+
+@pytest.mark.parametrize('tiles', ['elements', 'layout tiles'])
+def test_an_ensemble_counts_tiles_as_its_members_do(tmp_path, tiles):
+  """As it finds out in the baseline's trainer, which gives it nothing."""
+  stats = model_checks.stats_of(saved_run.KERNELS).to_json()
+  model_dir = saved_run.save(str(tmp_path), 'EnsembleRanker', {
+      'copies': 2, 'members': {'AnalyticTileModel': {
+          'feature_stats': {**stats, 'tiles': tiles}}}})
+  ranker = scoring.load_ranker(model_dir, LoadSettings())
+  assert ranker.in_elements == (tiles == 'elements')
+
 
 # Tiles a, b, a, c, b, a.
 FIRST = np.array([0, 1, 0, 3, 1, 0])

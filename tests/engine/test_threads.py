@@ -8,9 +8,9 @@ def test_few_cores_get_one_thread_an_operation(monkeypatch):
   asked, few = [], threads.RANKING_CORES
   monkeypatch.delenv(threads.VARIABLE, raising=False)
   monkeypatch.setattr(threads, '_set_threads', lambda *_: asked.append(1))
-  for cores, most, is_few in ((2, (), True), (None, (), True), (64, (), False),
+  for cores, most, is_few in ((2, (), True), (64, (), False),
                               (2, (few,), True), (4, (few,), False)):
-    monkeypatch.setattr(threads.os, 'cpu_count', lambda cores=cores: cores)
+    monkeypatch.setattr(threads, 'cores', lambda cores=cores: cores)
     asked.clear()
     threads.one_for_each_operation(*most)
     assert asked == ([1] if is_few else [])
@@ -19,6 +19,17 @@ def test_few_cores_get_one_thread_an_operation(monkeypatch):
   monkeypatch.setenv(threads.VARIABLE, '2')  # TensorFlow reads it by itself.
   threads.one_for_each_operation()
   assert asked == [1]
+
+
+def test_cores_are_those_of_this_process(monkeypatch):
+  monkeypatch.setattr(threads.os, 'cpu_count', lambda: 64)
+  monkeypatch.setattr(threads.os, 'sched_getaffinity', lambda _: {3, 5},
+                      raising=False)
+  assert threads.cores() == 2
+  monkeypatch.delattr(threads.os, 'sched_getaffinity')
+  assert threads.cores() == 64
+  monkeypatch.setattr(threads.os, 'cpu_count', lambda: None)
+  assert threads.cores() == 1
 
 
 def test_processes_divide_the_cores(monkeypatch):

@@ -18,7 +18,7 @@ from tqdm import tqdm
 from tpu_graphs_ext import load_models
 from tpu_graphs_ext.data.kernel import Problem, Problems
 from tpu_graphs_ext.data.normalize import FeatureStats
-from tpu_graphs_ext.engine import artifacts
+from tpu_graphs_ext.engine import artifacts, threads
 from tpu_graphs_ext.engine.settings import Loading
 from tpu_graphs_ext.engine.task import Task
 from tpu_graphs_ext.errors import UserError
@@ -100,7 +100,7 @@ class Ranker:
     and all scores are finite. `what` stands beside the progress bar.
     """
     problems = self._with_known_opcodes(problems)
-    workers = min(os.cpu_count() or 1, self.task.scored_at_once)
+    workers = min(threads.cores(), self.task.scored_at_once)
     bar = tqdm(desc=what, total=len(problems), unit=self.task.problem,
                disable=None, leave=False)
     with bar, ThreadPoolExecutor(workers) as pool:
@@ -183,20 +183,26 @@ def load_ranker(model_dir: str, loading: Loading) -> Ranker:
   stats, num_ops = normalisation(run, loading)
   model = artifacts.load_model(run, num_ops, task.sample_graph(stats),
                                loading.models_file)
-  opcodes, given = run.info.get('opcodes'), run.model_kwargs.get(
-      'feature_stats')
+  opcodes = run.info.get('opcodes')
   return Ranker(
       model, stats, num_ops, task, model_dir,
-      getattr(loading, 'keep_repeats', False), _counts_elements(given, model),
+      getattr(loading, 'keep_repeats', False),
+      _counts_elements(run.model_kwargs.get('feature_stats'), model),
       opcodes and frozenset(opcodes), run.info['args'])
 
 
 def _counts_elements(given: Any, model: Any) -> bool:
-  """According to the statistics that the model was given or has found."""
-  if isinstance(given, dict):
-    return given.get('tiles') == 'elements'
-  found = getattr(model, '_statistics', None)  # In the baseline's trainer.
-  return hasattr(found, 'in_elements') and bool(found.in_elements())
+  """According to the statistics that the model was given or has found.
+
+  An ensemble has them in its members.
+  """
+  if isinstance(given, dict) and 'tiles' in given:
+    return given['tiles'] == 'elements'
+  for member in getattr(model, '_members', [model]):
+    statistics = getattr(member, '_statistics', None)
+    if hasattr(statistics, 'in_elements') and bool(statistics.in_elements()):
+      return True
+  return False
 
 
 def normalisation(run: artifacts.Run,

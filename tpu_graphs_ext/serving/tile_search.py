@@ -5,7 +5,6 @@ Tiles with equal scores are ordered by analytic time.
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Optional
 
@@ -16,7 +15,7 @@ from tpu_graphs_ext.analytic import candidates, explain, geometry
 from tpu_graphs_ext.analytic.geometry import Loops
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel
-from tpu_graphs_ext.engine import out_of_range, scoring
+from tpu_graphs_ext.engine import out_of_range, scoring, threads
 from tpu_graphs_ext.engine.settings import TOP_CONFIGS
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import features
@@ -187,7 +186,7 @@ def _scores(ranker: scoring.Ranker, kernel: Kernel, rows: np.ndarray,
   kernel = ranker.prepared(never_timed(kernel, rows[:1]))
   parts = [rows[start:start + _AT_ONCE]
            for start in range(0, len(rows), _AT_ONCE)]
-  with ThreadPoolExecutor(min(os.cpu_count() or 1, at_once)) as pool:
+  with ThreadPoolExecutor(min(threads.cores(), at_once)) as pool:
     return np.concatenate(list(pool.map(
         lambda part: ranker.scored(never_timed(kernel, part)).of_tiles,
         parts)))
