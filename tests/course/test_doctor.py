@@ -95,7 +95,7 @@ def test_data(tmp_path, monkeypatch):
   assert (finding.what, finding.state) == ('data', BROKEN)
   assert f'{PROJECT.name}/run_scripts/download_data.sh' in os.path.abspath(
       finding.fix)
-  tiny_kernels.write_data_root(root)
+  tiny_kernels.write_lawful_root(root)
   with monkeypatch.context() as patch:
     patch.setattr(schema, 'PUBLISHED_KERNELS',
                   {'train': 24, 'valid': 12, 'test': 6})
@@ -116,7 +116,7 @@ def test_data(tmp_path, monkeypatch):
 def test_a_cache_of_other_data(tmp_path, monkeypatch):
   """As the baseline's reader names and writes it."""
   monkeypatch.setattr(tile, 'CACHE_DIR', str(tmp_path / 'cache'))
-  root = tiny_kernels.write_data_root(tmp_path / 'data')
+  root = tiny_kernels.write_lawful_root(tmp_path / 'data')
   assert not [*doctor.cache_findings(str(root))]
   key = hashlib.md5(f'{root}/train:10:False'.encode()).hexdigest()
   path = tmp_path / 'cache' / f'{key}-cache.npz'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import zipfile
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from support import tiny_kernels, tiny_layouts
-from tpu_graphs_ext.data import check, rules, schema
+from tpu_graphs_ext.data import check, read, rules, schema
 from tpu_graphs_ext.data.kernel import STORED_NAMES
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.tasks import TASKS
@@ -17,7 +18,7 @@ from tpu_graphs_ext.tasks import TASKS
 
 def stored(kernel=None) -> dict:
   """A sound file's arrays under their stored names."""
-  kernel = kernel or tiny_kernels.diamond()
+  kernel = tiny_kernels.lawful(kernel or tiny_kernels.diamond())
   return {name: array.copy() for name, array in kernel.stored().items()}
 
 
@@ -35,6 +36,14 @@ def write(folder, arrays, name='net_1') -> str:
 def faults(path, of_task=rules.TILE, **kwargs) -> list[str]:
   return [f'{fault.field}: {fault.message}'
           for fault in check.check_file(path, of_task, **kwargs)[0]]
+
+
+def at(row, column, value):
+  """What changes one place of a table."""
+  def change(table):
+    table[(row, column) if column != () else row] = value
+    return table
+  return change
 
 
 def changed(arrays, key, place, value) -> dict:
@@ -85,8 +94,8 @@ VALUES = [
     ('node_opcode', slice(2, 4), schema.NUM_OPCODES,
      f'row 2 is {schema.NUM_OPCODES}; it must be 0 (unknown) or in the table '
      f'of opcodes (1 to {schema.NUM_OPCODES - 1}) (2 of 4 break this)'),
-    ('node_feat', (1, 7), np.nan,
-     'row 1, 7 is nan; values must be finite (1 of 560 break this)'),
+    ('node_feat', (1, 139), np.nan,
+     'row 1, 139 is nan; values must be finite (1 of 560 break this)'),
     ('config_runtime', slice(1, 3), 0,
      'row 1 is 0; times in ns must be positive (2 of 5 break this)'),
 ]
@@ -105,6 +114,65 @@ def test_unknown_opcodes_are_counted_and_no_fault(tmp_path):
   report = check.check_data(str(tmp_path))
   assert report.counts[tmp_path.name]['nodes of unknown opcode'] == 2
   assert '4 nodes, 2 nodes of unknown opcode, ' in report.text()
+
+
+COLUMNS = [  # Array, change of it, row that is named, first words of the rule.
+    ('node_feat', lambda table: np.roll(table, 1, 1), 0, 'sums and products'),
+    ('node_feat', lambda table: table[:, ::-1], 0, 'sums and products must be'),
+    ('node_feat', np.ones_like, 0, 'sums and products must be'),
+    ('node_feat', at(2, 27, 9), 2, 'sums and products must be'),
+    ('node_feat', at(1, 28, 7), 1, 'sums and products must be'),
+    ('node_feat', at(3, 84, 7), 3, 'sums and products must be'),
+    ('node_feat', at(3, 20, 1), 3, 'sums and products must be'),
+    ('node_feat', at(0, 2, .5), 0, 'sums and products must be'),
+    ('config_feat', lambda table: table[:, ::-1], 0, 'bounds must be positive'),
+    ('config_feat', lambda table: np.roll(table, 1, 1), 0, 'bounds must be'),
+    ('config_feat', np.negative, 0, 'bounds must be positive'),
+    ('config_feat', at(4, 6, 8), 4, 'bounds must be positive'),
+    ('config_feat', at(3, 15, 9), 3, 'bounds must be positive'),
+    ('config_feat', at(2, slice(7, 16, 8), 0), 2, 'bounds must be positive'),
+    ('config_feat', at(1, slice(8, 16), 0), 1, 'bounds must be positive'),
+    ('config_feat', at(1, slice(0, 2), (0, 2)), 1, 'bounds must be positive'),
+    ('config_runtime_normalizers', at(4, (), 3000), 4,
+     'the default tile of one kernel cannot take twice as long')]
+
+
+def test_columns_that_contradict_each_other(tmp_path):
+  for key, change, row, rule in COLUMNS:
+    arrays = stored()
+    arrays[key] = np.ascontiguousarray(change(arrays[key].copy()))
+    fault, = faults(write(tmp_path, arrays))
+    assert fault.startswith(f'{key}: row {row} is ') and rule in fault
+    assert len(fault) < 500
+
+
+@pytest.mark.parametrize('place, value', [
+    # More dimensions than columns; an empty tensor; padding of 0, 3 and 0.
+    (slice(21, 29), [2, 2, 2, 2, 2, 2, 14, 128]),
+    (slice(21, 29), [0, 5, 0, 0, 0, 0, 5, 0]),
+    (slice(53, 61), [0, 3, 0, 0, 0, 0, 3, 0]),
+    (slice(2, 21), 0)])  # A type without a column.
+def test_columns_that_only_look_odd(tmp_path, place, value):
+  assert faults(write(tmp_path, changed(
+      stored(), 'node_feat', (1, place), value))) == []
+
+
+def test_reading_warns_once(tmp_path, caplog):
+  for number in range(6):
+    kernel = tiny_kernels.lawful(tiny_kernels.diamond())
+    if number > 3:
+      kernel = dataclasses.replace(kernel, config_feat=np.roll(
+          kernel.config_feat, 1, 1))
+    write(tmp_path / 'data', kernel.stored(), f'net_{number}')
+  for cache_dir in (None, *2 * [str(tmp_path / 'cache')]):
+    caplog.clear()
+    read.read_kernels(str(tmp_path / 'data'), cache_dir=cache_dir)
+    message, = caplog.messages
+    assert 'the columns of 2 of 6 kernels contradict each other' in message
+    assert 'net_4, net_5. Run' in message
+  caplog.clear()
+  read.read_kernels(str(tmp_path / 'data' / 'net_0.npz'))
+  assert not caplog.messages
 
 
 PROGRAMS = [  # Array, place, value there.
@@ -165,7 +233,7 @@ def test_files_of_the_other_task(tmp_path):
 
 @pytest.fixture
 def root(tmp_path):
-  return tiny_kernels.write_data_root(tmp_path / 'root')
+  return tiny_kernels.write_lawful_root(tmp_path / 'root')
 
 
 def test_sound_data_root(root):
@@ -198,6 +266,13 @@ def test_a_kernel_in_two_splits_and_missing_splits(root, tmp_path):
   assert fault.file == str(root / 'valid' / leaked.name)
   assert fault.message == (f'{leaked} has the same tile id; each kernel '
                            'belongs to one split')
+  twin = root / 'valid' / 'other_net_1.npz'
+  (root / 'valid' / leaked.name).rename(twin)
+  fault, = check.check_data(str(root)).faults
+  assert (fault.file, fault.message) == (str(twin), (
+      f'{leaked} has the same nodes and configurations under another name; '
+      'each kernel belongs to one split'))
+  twin.unlink()
   (root / 'valid').rename(root / 'validation')
   fault, = check.check_data(str(root)).faults
   assert fault.message == 'the split folder valid is missing'

@@ -38,7 +38,7 @@ def cache_dir(tmp_path) -> str:
 
 def test_kernels_left_out_are_reported(folder, caplog):
   assert read.read_kernels(folder, min_configs=5).names == ['diamond_0']
-  message, = caplog.messages
+  _, message = caplog.messages  # The first is of their columns.
   assert message.endswith(
       'left out 5 of 6 kernels with fewer than 5 configurations: chain_0, '
       'identical_configs_0, no_edges_0 and 2 more')

@@ -28,6 +28,8 @@ def program(name: str, nodes: int = 40, configurable: int = 6,
   own = np.stack([rng.permutation(rank) for _ in range(nodes)])
   feat = np.zeros((nodes, len(schema.NODE_FEATURES)))
   feat[:, :4] = rng.integers(0, 9, (nodes, 4))
+  feat[:, 2] %= 2
+  feat[:, 3] = 1 - feat[:, 2]  # One of two element types.
   column = schema.NODE_GROUPS
   feat[:, column['shape_dimensions']] = np.concatenate([
       sizes, np.zeros((nodes, 3)), sizes.sum(-1, keepdims=True),

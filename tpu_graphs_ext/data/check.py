@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import glob
+import hashlib
 import os
 from typing import Any
 
@@ -51,20 +52,22 @@ class Report:
 
 
 def check_file(path: str, of_task: rules.TaskRules = rules.TILE,
-               may_hide: bool = False) -> tuple[list[Fault], dict[str, int]]:
-  """The faults of one .npz file, and what it adds to `Report.counts`.
+               may_hide: bool = False) -> tuple[
+                   list[Fault], dict[str, int], str]:
+  """The faults of a file, what it adds to `Report.counts`, and its problem.
 
-  `of_task` are its rules; `may_hide`: its label may be withheld.
+  That is a hash of all but the name and the times. `of_task` are the file's
+  rules; `may_hide`: its label may be withheld.
   """
   counts = {'kernels': 1}
   if other := of_task.other_task(path):
-    return [Fault(path, '', other)], counts
+    return [Fault(path, '', other)], counts, path
   try:
     arrays, faults = npz.read_arrays(
         path, list(of_task.fields), of_task.max_bytes)
   except npz.DamagedError as error:
     return [Fault(path, '', f'cannot be read as .npz ({error}); it may be cut '
-                  'short or pickled')], counts
+                  'short or pickled')], counts, path
   withheld = may_hide and rules.RUNTIME in arrays and not (
       arrays[rules.RUNTIME].any())
   counts['without label'] = int(withheld)
@@ -72,9 +75,14 @@ def check_file(path: str, of_task: rules.TaskRules = rules.TILE,
              for name, array in arrays.items() if array.ndim}
   counts[UNKNOWN] = int((arrays.get(
       'node_opcode', np.ones(0)) == schema.UNKNOWN_OPCODE).sum())
+  problem = hashlib.sha256()
+  for name in sorted(arrays.keys() - {rules.RUNTIME, rules.NORMALIZER}):
+    problem.update(repr((name, arrays[name].shape)).encode())
+    problem.update(np.ascontiguousarray(arrays[name]))
   return [Fault(path, *fault) for fault in (
       *faults.items(),
-      *of_task.faults(arrays, strict=True, labelled=not withheld))], counts
+      *of_task.faults(arrays, strict=True, labelled=not withheld))], counts, (
+          problem.hexdigest())
 
 
 def check_data(root: str,
@@ -102,23 +110,29 @@ def check_data(root: str,
     raise UserError(
         f'{root}: found neither the folders {", ".join(schema.SPLITS)} nor '
         '.npz files; name a data root or one folder of it')
-  first = {}  # Kernel -> the first file with that name.
+  # Name, and hash, of each kernel -> its first file, and that one's split.
+  names, problems = {}, {}
   for split, split_folder in folders.items():
     paths = _npz_files(split_folder)
     if not paths:
       report.faults.append(Fault(split_folder, '', 'has no .npz files'))
     total = report.counts[split] = dict.fromkeys(COUNTED, 0)
     for path in tqdm.tqdm(paths, desc=split, unit='file', disable=None):
-      faults, counts = check_file(
+      faults, counts, problem = check_file(
           path, of_task, split not in ('train', 'valid'))
       report.faults += faults
       for what in total:
         total[what] += counts.get(what, 0)
-      other = first.setdefault(os.path.basename(path), path)
+      other = names.setdefault(os.path.basename(path), path)
+      twin, its_split = problems.setdefault(problem, (path, split))
       if other != path:
         report.faults.append(Fault(
             path, '', f'{other} has the same tile id; each kernel belongs to '
             'one split'))
+      elif its_split != split:
+        report.faults.append(Fault(
+            path, '', f'{twin} has the same nodes and configurations under '
+            'another name; each kernel belongs to one split'))
   return report
 
 

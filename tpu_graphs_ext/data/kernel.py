@@ -207,10 +207,10 @@ class Partition(Problems):
     Raises UserError if there are none, one makes no sense, or their feature
     widths differ.
     """
-    found = cls(_readable(kernels, folder))
-    if not found:
+    partition = cls(_readable(kernels, folder))
+    if not partition:
       raise UserError('there are no kernels to work on')
-    return found
+    return partition
 
 
 def open_files(paths: list[str], cache_dir: str | None = None) -> Partition:
@@ -259,7 +259,8 @@ def _readable(kernels: Iterable[Kernel], folder: str) -> Iterator[Kernel]:
     kernel = readable(kernel, where)
     first = first or kernel
     for name in ('node_feat', 'config_feat'):
-      width, expected = (getattr(one, name).shape[1] for one in (kernel, first))
+      width, expected = (
+          getattr(other, name).shape[1] for other in (kernel, first))
       if width != expected:
         raise UserError(
             f'{where or kernel.tile_id}: {name} has {width} columns, but in '

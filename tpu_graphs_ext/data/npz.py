@@ -18,8 +18,9 @@ import numpy as np
 from tpu_graphs_ext import files
 from tpu_graphs_ext.errors import reason_of
 
-# Of one array. The largest of the published kernels has 2 MB.
+# Of all arrays of a file. The largest of the published kernels has 2 MB.
 MAX_BYTES = 1 << 28
+_READ_BYTES = 1 << 20  # At once; else zipfile holds an array twice.
 _COMPRESSIONS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}  # As NumPy writes.
 # Of the list of members, 46 bytes and a name each; a kernel has six.
 MAX_DIRECTORY = 1 << 20
@@ -67,22 +68,29 @@ def read_arrays(path: str, names: Sequence[str],
                     dict[str, np.ndarray], dict[str, str]]:
   """The arrays of these names that can be read, and faults of the others.
 
-  Arrays of more than `max_bytes` are refused. Raises DamagedError if the file
-  as a whole cannot be read.
+  Raises DamagedError if the file as a whole cannot be read, or its arrays have
+  more than `max_bytes` together.
   """
   arrays, faults = {}, {}
   with opened(path) as archive:
     there = set(archive.namelist())
+    total = sum(info.file_size for info in archive.infolist())
+    if total > max_bytes:
+      raise DamagedError(f'its arrays have {total:,} bytes; {max_bytes:,} are '
+                         'allowed')
     for name in names:
       if name + '.npy' not in there:
         faults[name] = (
             f"is missing; the file has {', '.join(sorted(there))}"[:500])
         continue
       try:
-        with _member(archive, name, max_bytes) as (
-            member, (dtype, order, shape)):
-          content = bytearray(member.read())  # At its end zip checks a sum.
-        arrays[name] = np.frombuffer(content, dtype).reshape(shape, order=order)
+        with _member(archive, name) as (member, (dtype, order, shape)):
+          content = np.empty(math.prod(shape) * dtype.itemsize, np.uint8)
+          start = 0
+          while block := member.read(_READ_BYTES):
+            content[start:start + len(block)] = memoryview(block)
+            start += len(block)  # At the end zip checks a sum.
+        arrays[name] = content.view(dtype).reshape(shape, order=order)
       except Exception as error:  # As above.
         faults[name] = (f'cannot be read ({reason_of(error)}); it may be '
                         'damaged or pickled')
@@ -95,14 +103,13 @@ def shape_of(path: str, name: str) -> tuple[int, ...]:
     return _header(member)[2]
 
 
-def blocks(path: str, name: str, rows: int,
-           max_bytes: int = MAX_BYTES) -> Iterator[np.ndarray]:
+def blocks(path: str, name: str, rows: int) -> Iterator[np.ndarray]:
   """The rows of an array in order, `rows` at a time; the last may be fewer.
 
   Raises DamagedError if it cannot be read, maybe only after some blocks.
   """
   with opened(path) as archive, _member(
-      archive, name, max_bytes) as (member, (dtype, order, shape)):
+      archive, name) as (member, (dtype, order, shape)):
     if order == 'F':
       raise DamagedError('is stored column by column; save it row by row')
     for row in range(0, shape[0], rows):
@@ -113,16 +120,13 @@ def blocks(path: str, name: str, rows: int,
 
 
 @contextlib.contextmanager
-def _member(archive: zipfile.ZipFile, name: str, max_bytes: int) -> Iterator[
+def _member(archive: zipfile.ZipFile, name: str) -> Iterator[
     tuple[BinaryIO, tuple[np.dtype, str, tuple[int, ...]]]]:
   """An open array, at its first number, and its dtype, order and shape."""
   info = archive.getinfo(name + '.npy')
   if info.compress_type not in _COMPRESSIONS:
     raise DamagedError(f'is compressed by method {info.compress_type}; NumPy '
                        'stores or deflates')
-  if info.file_size > max_bytes:
-    raise DamagedError(f'has {info.file_size:,} bytes; no kernel has more than '
-                       f'{max_bytes:,}')
   with archive.open(info) as member:
     dtype, _, shape = header = _header(member)
     size = math.prod(shape) * dtype.itemsize

@@ -118,7 +118,7 @@ def _blocks(path: str, more: dict) -> Iterator[dict[str, np.ndarray]]:
            for name, field in rules.LAYOUT.arrays.items()}
     sides, first = [], 0
     rows = max(1, _READ_BYTES // (4 * shape[1] * shape[2]))
-    for block in npz.blocks(path, rules.LAYOUTS, rows, rules.LAYOUT.max_bytes):
+    for block in npz.blocks(path, rules.LAYOUTS, rows):
       for message in rules.NO_LAYOUT.faults(block, first=first):
         raise rules.LAYOUT.bad(path, f'{rules.LAYOUTS} {message}')
       first += len(block)
@@ -207,7 +207,9 @@ def read_programs(path: str, *, cache_dir: str = '',
 
   See `read.find_npz` and `open_program`.
   """
-  return Programs(
+  programs = Programs(
       open_program(file, cache_dir) for file in tqdm.tqdm(
           read.find_npz(path, limit), unit='program', disable=None,
           desc=os.path.basename(os.path.normpath(path)), leave=False))
+  read.warn_of_columns(programs, path, 'program')
+  return programs

@@ -7,7 +7,9 @@ import logging
 import os
 from collections.abc import Sequence
 
-from tpu_graphs_ext.data import schema
+import numpy as np
+
+from tpu_graphs_ext.data import rules, schema
 from tpu_graphs_ext.data.kernel import Kernel, Partition, Problems, open_files
 from tpu_graphs_ext.errors import UserError, shortened
 
@@ -15,6 +17,7 @@ from tpu_graphs_ext.errors import UserError, shortened
 TOY_FILES = 100
 # A single configuration leaves nothing to rank.
 MIN_CONFIGS = 2
+_ROWS_LOOKED_AT = 8
 
 _log = logging.getLogger(__name__)
 
@@ -69,11 +72,32 @@ def read_kernels(path: str, *, min_configs: int = MIN_CONFIGS,
     limit: only this many files, before the filter; see `find_npz`.
   """
   paths = find_npz(path, limit)
-  if paths == [os.path.expanduser(path)]:
-    return Partition.from_kernels(map(Kernel.load, paths))
-  every = open_files(
-      paths, os.path.expanduser(cache_dir) if cache_dir else None)
-  return with_enough_configs(every, path, min_configs)
+  is_file = paths == [os.path.expanduser(path)]
+  every = Partition.from_kernels(map(Kernel.load, paths)) if is_file else (
+      open_files(paths, os.path.expanduser(cache_dir) if cache_dir else None))
+  warn_of_columns(every, path)
+  return every if is_file else with_enough_configs(every, path, min_configs)
+
+
+def warn_of_columns(problems: Problems, where: str,
+                    what: str = 'kernel') -> None:
+  """Warns of kernels or programs whose columns contradict each other.
+
+  Looks at the first rows of each: what is wrong there, such as columns in
+  another order, is wrong in most rows. `check-data` looks at all.
+  """
+  wrong: set[int] = set()
+  for rule in rules.COLUMNS:
+    tables = [getattr(problem, *rule.fields, np.zeros((0, 0)))[:_ROWS_LOOKED_AT]
+              for problem in problems]
+    numbers = np.repeat(np.arange(len(tables)), list(map(len, tables)))
+    wrong.update(numbers[rule.broken(np.concatenate(tables))].tolist())
+  if wrong:
+    _log.warning(
+        '%s: the columns of %d of %d %ss contradict each other, so their '
+        'ranking means nothing: %s. Run `tpu-graphs-ext check-data` on the '
+        'folder', where, len(wrong), len(problems), what,
+        shortened([problems[number].name for number in sorted(wrong)]))
 
 
 def split_folders(data_root: str,
@@ -125,6 +149,6 @@ def find_npz(path: str, limit: int | None = None) -> list[str]:
   names = [name for name in (os.listdir(full) if os.path.isdir(full) else [])
            if name.endswith('.npz')]
   if not names:
-    found = 'has no .npz files' if os.path.exists(full) else 'does not exist'
-    raise UserError(f'{path}: {found}; expected a folder of .npz files, or one')
+    fault = 'has no .npz files' if os.path.exists(full) else 'does not exist'
+    raise UserError(f'{path}: {fault}; expected a folder of .npz files, or one')
   return [os.path.join(full, name) for name in sorted(names[:limit])]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +22,8 @@ RUNTIME, NORMALIZER = 'config_runtime', 'config_runtime_normalizers'
 LAYOUTS, IDS, SPLITS = 'node_config_feat', 'node_config_ids', 'node_splits'
 # Stored name -> attribute of a `Kernel` or `Program`, which has the unit.
 _ATTRIBUTES = {RUNTIME: 'runtime_ns', NORMALIZER: 'normalizer_ns'}
+_MOST_LETTERS = 200  # Of a row that is shown.
+_MOST_NS = np.iinfo(np.int64).max
 _VALUES_AT_ONCE = 1 << 20  # Of layouts, of which files have up to a gigabyte.
 
 
@@ -36,11 +38,64 @@ class Rule(NamedTuple):
     broken = self.broken(*arrays)
     if broken.any():
       place = tuple(np.argwhere(broken)[0].tolist())
-      value = arrays[0].reshape(*broken.shape, -1)[place].squeeze().tolist()
+      value = str(
+          arrays[0].reshape(*broken.shape, -1)[place].squeeze().tolist())
+      if len(value) > _MOST_LETTERS:
+        value = value[:_MOST_LETTERS] + ' ...'
       row = ', '.join(map(str, (first + place[0], *place[1:])))
       rule = self.text.format(last=len(arrays[-1]) - 1)
       yield (f'row {row} is {value}; {rule} ({broken.sum()} of '
              f'{broken.size} break this)')
+
+
+def _with_totals(groups: Mapping[str, slice],
+                 names: Iterable[str]) -> np.ndarray:
+  """int [groups, 8]: columns of the dimensions, their sum and their product."""
+  return np.array([range(groups[name].start, groups[name].stop)
+                   for name in names])
+
+
+_NODE_TOTALS = _with_totals(schema.NODE_GROUPS, (
+    'shape_dimensions', 'window_size', 'window_stride', 'window_padding_low',
+    'window_padding_high', 'window_window_dilation', 'window_base_dilation'))
+_BOUNDS = _with_totals(schema.CONFIG_GROUPS, schema.CONFIG_GROUPS)
+_KERNEL, _OUTPUT = map([*schema.CONFIG_GROUPS].index, (
+    'kernel_bounds', 'output_bounds'))
+
+
+def _wrong_totals(dims: np.ndarray, total: np.ndarray,
+                  product: np.ndarray) -> np.ndarray:
+  """bool [rows, groups], of float [rows, groups, 6] and [rows, groups]."""
+  with np.errstate(all='ignore'):
+    right = np.isclose(dims.sum(-1), total, rtol=1e-5) & (np.isclose(np.where(
+        dims == 0, 1, dims).prod(-1, dtype=np.float64), product, rtol=1e-5) | (
+            product == 0))
+  return ~right & (dims[..., -1] == 0)  # Else it may have more dimensions.
+
+
+def _wrong_nodes(nodes: np.ndarray) -> np.ndarray:
+  """bool [nodes]: columns contradict each other, as where they are shifted."""
+  groups = nodes[:, _NODE_TOTALS]
+  types = nodes[:, schema.NODE_GROUPS['shape_element_type']]
+  return _wrong_totals(groups[..., :-2], groups[..., -2], groups[..., -1]).any(
+      -1) | ((types != 0) & (types != 1)).any(-1) | (types.sum(-1) > 1)
+
+
+def _wrong_bounds(configs: np.ndarray) -> np.ndarray:
+  """bool [configs]: the same of bounds, which are positive, then 0."""
+  groups = configs[:, _BOUNDS]
+  dims, product = groups[..., :-2], groups[..., -1]
+  is_there = (dims != 0).any(-1)
+  wrong = _wrong_totals(dims, groups[..., -2], product) | (
+      (product != 0) != is_there) | (dims < 0).any(-1) | (
+          (dims[..., 1:] != 0) & (dims[..., :-1] == 0)).any(-1)
+  return wrong.any(-1) | (is_there[:, _KERNEL] & ~is_there[:, _OUTPUT])
+
+
+def _of_width(width: int, broken: Callable) -> Callable:
+  """The same where a table has all columns; no fault elsewhere."""
+  return lambda table: (broken(table) if table.shape[1] == width
+                        else np.zeros(len(table), bool))
 
 
 def _no_such_row(numbers: np.ndarray, table: np.ndarray) -> np.ndarray:
@@ -82,6 +137,15 @@ _IN_NS = 'times in ns must be positive'
 _LABELLED = Rule((RUNTIME,), lambda times: times <= 0, _IN_NS)
 _LABELLED_OR_NOT = _LABELLED._replace(  # All may be 0: a withheld label.
     broken=lambda times: (times <= 0) & times.any())
+# Of the columns in a row; reading warns of them.
+COLUMNS = (
+    Rule(('node_feat',), _of_width(len(schema.NODE_FEATURES), _wrong_nodes),
+         'sums and products must be those of the dimensions, and one element '
+         'type at most 1, the others 0; are columns missing or shifted?'),
+    Rule(('config_feat',), _of_width(
+        len(schema.CONFIG_FEATURES), _wrong_bounds),
+         'bounds must be positive, then 0, of an output wherever a kernel has '
+         'some, with their sum and product; are columns missing or shifted?'))
 # Without these, reading a file would give nonsense.
 _READ = (
     *(Rule((name,), lambda table: ~np.isfinite(table), 'values must be finite')
@@ -97,6 +161,10 @@ _CHECKED = (
              opcodes, [schema.UNKNOWN_OPCODE, *schema.OPCODE_NAMES]),
          f'it must be {schema.UNKNOWN_OPCODE} (unknown) or in the table of '
          f'opcodes (1 to {schema.NUM_OPCODES - 1})'),
+    *COLUMNS,
+    Rule((NORMALIZER,), lambda times: times // 2 > times.min(initial=_MOST_NS),
+         'the default tile of one kernel cannot take twice as long on another '
+         'machine'),
     Rule(('edge_index',), lambda edges: edges[:, 0] <= edges[:, 1],
          'rows are (consumer, producer), and a producer comes before its '
          'consumer'),
@@ -109,7 +177,7 @@ class TaskRules:
   task: str  # Its name.
   fields: Mapping[str, schema.Field]  # By name as stored.
   features: str  # The array that only files of this task have.
-  max_bytes: int  # Largest size of one array.
+  max_bytes: int  # Of all arrays of a file.
   least: Mapping[str, int]  # Axis -> its least size.
   fixed_widths: bool = False  # Whether files must have all feature columns.
 

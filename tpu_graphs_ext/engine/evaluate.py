@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Optional
 import numpy as np
 
 from tpu_graphs_ext.data.kernel import Problem, Problems
-from tpu_graphs_ext.engine import metrics, results, scoring
+from tpu_graphs_ext.engine import metrics, out_of_range, results, scoring
 from tpu_graphs_ext.engine.settings import Loading
 from tpu_graphs_ext.engine.task import Task
 from tpu_graphs_ext.errors import UserError, shortened
@@ -49,6 +49,8 @@ def evaluate_all(model_dirs: Sequence[str], data: str = '', *,
              for model_dir in model_dirs]
   source, problems = rankers[0].read(loading, 'valid', data)
   problems = labelled(problems, source, rankers[0].task)
+  for ranker in rankers:
+    out_of_range.warn(ranker, problems)
   return [ranker.task.evaluation(
       ranker.name, source, measure(ranker, problems, 'evaluate', ks),
       ranker.keep_repeats, type(ranker.model).__name__) for ranker in rankers]
