@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # True for editors and type checkers.
   from tpu_graphs_ext.engine.train import TrainResult, train
   from tpu_graphs_ext.errors import UserError
   from tpu_graphs_ext.serving.blocks import BlockChoice, BlockRanking
+  from tpu_graphs_ext.serving.compiler_report import CompilerReport, kernels
   from tpu_graphs_ext.serving.cost_model import CostModel
   from tpu_graphs_ext.serving.export import Export, export
   from tpu_graphs_ext.serving.tile_ranking import (
@@ -34,11 +35,11 @@ if TYPE_CHECKING:  # True for editors and type checkers.
 __version__ = '0.3.0'
 
 __all__ = [
-    'BlockChoice', 'BlockRanking', 'Choice', 'CostModel', 'Evaluation',
-    'Explanation', 'Export', 'Kernel', 'KernelRanking', 'LoadSettings',
-    'Ranking', 'SourceRanking', 'TileChoice', 'TrainResult', 'TrainSettings',
-    'UserError', 'evaluate', 'evaluate_all', 'export', 'predict', 'rank',
-    'train']
+    'BlockChoice', 'BlockRanking', 'Choice', 'CompilerReport', 'CostModel',
+    'Evaluation', 'Explanation', 'Export', 'Kernel', 'KernelRanking',
+    'LoadSettings', 'Ranking', 'SourceRanking', 'TileChoice', 'TrainResult',
+    'TrainSettings', 'UserError', 'evaluate', 'evaluate_all', 'export',
+    'kernels', 'predict', 'rank', 'train']
 
 _NAMES = {
     'analytic.explain': 'Explanation',
@@ -47,6 +48,7 @@ _NAMES = {
     'engine.train': 'TrainResult train',
     'errors': 'UserError',
     'serving.blocks': 'BlockChoice BlockRanking',
+    'serving.compiler_report': 'CompilerReport kernels',
     'serving.cost_model': 'CostModel',
     'serving.export': 'Export export',
     'serving.tile_ranking': 'KernelRanking SourceRanking TileChoice',

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import logging
+from concurrent.futures import Future
 
 import numpy as np
 import pytest
@@ -11,10 +12,15 @@ from support import model_checks as checks
 from support.tiny_hlo import add, elementwise, product
 from tpu_graphs_ext import cli
 from tpu_graphs_ext.data import schema
-from tpu_graphs_ext.engine import out_of_range, scoring
+from tpu_graphs_ext.engine import scoring
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.hlo import tpu_compiler
-from tpu_graphs_ext.serving import kernel_sources, tile_ranking, tile_search
+from tpu_graphs_ext.hlo import lowering, tpu_compiler
+from tpu_graphs_ext.serving import (
+  compiler_report,
+  kernel_sources,
+  tile_ranking,
+  tile_search,
+)
 from tpu_graphs_ext.serving.tile_search import rank_kernel
 from tpu_graphs_ext.tasks import TILE
 
@@ -52,6 +58,12 @@ def ranker_of(found) -> scoring.Ranker:
   return scoring.Ranker(LargestFirst(), stats, schema.NUM_OPCODES, TILE)
 
 
+def text_of(kernels, rankings) -> str:
+  return tile_ranking.SourceRanking(
+      'f', rankings, [], [], compiler_report.report_of(
+          kernel_sources.Source('f', kernels, [], []))).text()
+
+
 @pytest.fixture(scope='module')
 def found():
   """f32 [32, 256]: bounds 4, 2, 1 by 2, 1."""
@@ -85,25 +97,29 @@ def test_runs_of_the_file_give_the_default_and_times(found):
 
 def test_nodes_and_tiles_outside_the_training_data_are_named(
     found, monkeypatch, caplog):
-  caplog.set_level(logging.DEBUG, out_of_range.__name__)
+  caplog.set_level(logging.DEBUG, 'tpu_graphs_ext')
   ranker = dataclasses.replace(
       ranker_of(found), in_elements=True,
       opcodes=frozenset(found.kernel.node_opcode.tolist()))
   monkeypatch.setattr(scoring, 'load_ranker', lambda *unused: ranker)
   with pytest.raises(UserError, match=r'counted in elements.*--data'):
-    tile_search.rank_sources('model_x', ['x.npz'])
+    tile_search.rank_sources('model_x', [])
   ranker = dataclasses.replace(ranker, in_elements=False)
 
-  def read(name, *unused):
-    return kernel_sources.Source(name, [found_of(elementwise(
-        [32, 256 * int(name)], opcode='tanh' if name == '1' else 'negate'
-    ))], [], [])
+  def ranked(columns, opcode):
+    source = Future()
+    source.set_result(kernel_sources.Source('f', [found_of(elementwise(
+        [32, columns], opcode=opcode))], [], []))
+    return tile_search.rank_sources('model_x', [source])[0]
 
-  monkeypatch.setattr(tile_search.kernel_sources, 'read_source', read)
-  one, = tile_search.rank_sources('model_x', ['1'])
-  assert not caplog.records and one.kernels[0].unfamiliar == []
+  ranking = ranked(256, 'tanh')
+  assert not caplog.records and ranking.kernels[0].unfamiliar == []
+  assert 'less certain' not in ranking.text()
   # 4 x 128 layout tiles: bounds from 1 to 4, and from 1 to 128.
-  wide, = tile_search.rank_sources('model_x', ['64'])
+  wide = ranked(64 * 256, 'negate')
+  assert wide.text().split('\n')[4].startswith(
+      '  its order is less certain, unlike in training: shape_dimensions_1 '
+      '16,384 (256 to 256), ')
   lines = caplog.records[0].message.splitlines()
   assert lines[0].startswith('1 of 1 kernels have features that ')
   assert any(line.startswith('  shape_dimensions_1 is 16,384 ')
@@ -131,7 +147,7 @@ def test_kernels_of_one_tile():
   found = found_of(elementwise([8, 100]))
   ranking = rank_kernel(ranker_of(found), found)
   assert not ranking.choices and ranking.default is None
-  assert tile_ranking.SourceRanking('f', [ranking], [], []).text().endswith(
+  assert text_of([found], [ranking]).endswith(
       'nothing to choose, with one legal tile: elementwise')
 
 
@@ -150,16 +166,23 @@ def test_a_summary_of_a_compiled_program(found):
   known = dataclasses.replace(
       measured(found, [[2, 1]], [1]), default_from=kernel_sources.FROM_COMPILER,
       copies=3, op_name='jit(f)/tanh', cycles=70, share=0.875)
-  other = dataclasses.replace(found, share=0.125, cycles=30)
+  other = dataclasses.replace(found, share=0.125, cycles=30, in_open_loop=True)
   ranker = ranker_of(found)
   rankings = [rank_kernel(ranker, kernel, 1) for kernel in (known, other)]
-  text = tile_ranking.SourceRanking('f', rankings, [], []).text()
+  text = text_of([known, other], rankings)
   assert [line.split() for line in text.split('\n\n')[1].split('\n')] == [
-      ['kernel', 'share', 'of', 'time', 'best', 'tile', 'analytic', 'time',
-       'default', 'tile', 'its', 'place', 'operation'],
-      ['elementwise', 'x3', '87.5', '%', '4x2', '-14.1', '%', '2x1', '5', 'of',
-       '6', 'jit(f)/tanh'],
-      ['elementwise', '12.5', '%', '4x2', '0.0', '%'],
+      ['kernel', 'share', 'of', 'time', 'cycles', 'GFLOP', 'MiB', 'of', 'HBM',
+       'FLOP/byte', 'MiB', 'on', 'chip', 'operation'],
+      # 8,192 tanh; f32 [32, 256] read and written.
+      ['elementwise', 'x3', '87.5', '%', '70', '0.000', '0.06', '0.06', '0.1',
+       '0.00', 'jit(f)/tanh'],
+      ['elementwise', '12.5', '%', '*', '30', '0.000', '0.06', '0.06', '0.1',
+       '0.00']]
+  assert [line.split() for line in text.split('\n\n')[2].split('\n')] == [
+      ['kernel', 'best', 'tile', 'analytic', 'time', 'default', 'tile', 'its',
+       'place'],
+      ['elementwise', '4x2', '-14.1', '%', '2x1', '5', 'of', '6'],
+      ['elementwise', '4x2', '0.0', '%'],
       ("analytic time: the best tile's against the default's, by formula; it "
        'does not predict the gain, so measure both').split()]
   assert "default, the TPU compiler's; the model puts it at place 5" in text
@@ -184,7 +207,7 @@ def test_kernels_with_several_products_are_not_ranked():
   assert ranking.notes == [
       'it fuses 2 products, and only tiles of a single one are understood, so '
       'it is not ranked']
-  assert tile_ranking.SourceRanking('f', [ranking], [], []).text().endswith(
+  assert text_of([], [ranking]).endswith(
       'not ranked, because they fuse several products: product')
 
 
@@ -201,7 +224,7 @@ def test_the_command(found, tmp_path, monkeypatch, capsys):
       scoring, 'load_ranker', lambda *unused: ranker_of(found))
   path = tmp_path / 'a.after_optimizations.hlo.pb'
   path.write_bytes(elementwise([32, 256]).SerializeToString())
-  command = ['rank', '--dir', 'model_0', str(path)]
+  command = ['rank', str(path)]
   assert cli.main([*command, '--top_k=1']) == 0
   lines = capsys.readouterr().out.splitlines()
   assert lines[:8] == [
@@ -228,11 +251,12 @@ def test_the_command(found, tmp_path, monkeypatch, capsys):
   for arguments, rule in (
       (['a.pb', '--data', 'b'], 'give one of the two'),
       (['--shapes', 'f32[3]'], '--shapes goes with module:function')):
-    assert cli.main(['rank', '--dir', 'model_0', *arguments]) == 1
+    assert cli.main(['rank', *arguments]) == 1
     assert rule in capsys.readouterr().err
 
 
-def test_forgotten_shapes_are_asked_for_at_once(tmp_path, monkeypatch, capsys):
+def test_forgotten_shapes_and_typos_are_named_at_once(
+    tmp_path, monkeypatch, capsys):
   """Before TensorFlow loads, or the user's module runs."""
   (tmp_path / 'layers.py').write_text(
       'import functools\ndef dense(x, w, scale=2.0): pass\n'
@@ -240,7 +264,18 @@ def test_forgotten_shapes_are_asked_for_at_once(tmp_path, monkeypatch, capsys):
   monkeypatch.chdir(tmp_path)
   monkeypatch.setattr(scoring, 'load_ranker', lambda *unused: 1 / 0)
   for name in ('layers.py:dense', 'layers:dense'):
-    assert cli.main(['rank', '--dir', 'model_0', name]) == 1
+    assert cli.main(['rank', name]) == 1
     assert f'{name} takes x, w: give their shapes' in capsys.readouterr().err
-  with pytest.raises(ZeroDivisionError):  # A decorator may change arguments.
-    cli.main(['rank', '--dir', 'model_0', 'layers.py:other'])
+  lowering.require_names('layers.py:other', '')  # A decorator may change them.
+  for arguments, rule in (
+      (['layers.py:dens'], "has no 'dens'; did you mean 'dense'?"),
+      (['layers.py:dense', '--shapes', 'argument'], "has no 'argument'"),
+      (['layer.py:dense'], 'layer.py:dense: no such file: layer.py'),
+      (['layer:dense'], "there is no module 'layer'"),
+      (['layers.py:dense', '--shapes', 'f32[3'], 'cannot be read; write'),
+      (['layers.py:dense', '--tpu', 'v9'], "'v9' is not a TPU generation"),
+      (['layers.py:dense', '--dir', 'none'], 'no such model folder')):
+    for verb in ('rank', 'kernels'):
+      if verb == 'rank' or '--dir' not in arguments:
+        assert cli.main([verb, *arguments]) == 1
+        assert rule in capsys.readouterr().err

@@ -17,6 +17,7 @@ import os
 import signal
 import sys
 import textwrap
+import threading
 from collections.abc import Iterable, Sequence
 from typing import NoReturn, Optional
 
@@ -30,9 +31,12 @@ from tpu_graphs_ext.tasks import TASKS, TILE, ShippedTask
 _MODULES = verbs, rank, assignment  # Their import adds the verbs.
 # The order of --help.
 _ORDER = (
-    'train', 'evaluate', 'predict', 'rank', 'report', 'export', 'sweep',
-    'check-data', 'featurize', 'sample-data', 'stats', 'doctor', 'install',
-    'uninstall', 'verify', 'package', 'kaggle-csv', 'run', 'trace')
+    'train', 'evaluate', 'predict', 'rank', 'kernels', 'report', 'export',
+    'sweep', 'check-data', 'featurize', 'sample-data', 'stats', 'doctor',
+    'install', 'uninstall', 'verify', 'package', 'kaggle-csv', 'run', 'trace')
+
+_SAVE_NOTHING = frozenset({'rank', 'kernels'})  # But finished rows.
+_GRACE_SECONDS = 1.5
 
 _EVERY_VERB = (
     flags.path('--config', 'FILE', 'JSON object of flags, such as '
@@ -175,8 +179,10 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
   codes = []
   atexit.register(_leave, codes)  # The first to be registered is the last run.
   sys.stdout.reconfigure(errors='replace')  # Letters that a terminal lacks.
-  if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-    signal.signal(signal.SIGTERM, _terminate)
+  for number, default in ((signal.SIGTERM, signal.SIG_DFL),
+                          (signal.SIGINT, signal.default_int_handler)):
+    if signal.getsignal(number) is default:
+      signal.signal(number, _interrupt)
   codes.append(_run(sys.argv[1:]))
   return codes[0]
 
@@ -194,8 +200,19 @@ class _Terminated(KeyboardInterrupt):
   """SIGTERM, as a queue sends it when the time is up."""
 
 
-def _terminate(unused_number, unused_frame) -> NoReturn:
-  raise _Terminated
+def _interrupt(number, unused_frame) -> NoReturn:
+  """Raises, which TensorFlow may swallow; verbs that save nothing must end."""
+  if sys.argv[1:2] and sys.argv[1] in _SAVE_NOTHING:
+    thread = threading.Timer(_GRACE_SECONDS, _end_at_once, [128 + number])
+    thread.daemon = True
+    thread.start()
+  raise _Terminated if number == signal.SIGTERM else KeyboardInterrupt
+
+
+def _end_at_once(code: int) -> NoReturn:
+  if 'tpu_graphs_ext.hlo.subprocesses' in sys.modules:
+    sys.modules['tpu_graphs_ext.hlo.subprocesses'].end_all()
+  os._exit(code)
 
 
 def _run(argv: Sequence[str]) -> int:

@@ -8,6 +8,7 @@ type, default, help and choices.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import glob
 import json
@@ -15,7 +16,7 @@ import logging
 import os
 import pathlib
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, Optional
 
 from tpu_graphs_ext.engine.settings import Loading
@@ -231,6 +232,28 @@ def few_threads(args: argparse.Namespace) -> None:
   from tpu_graphs_ext.engine import threads
   if task_of(args).has_small_steps:
     threads.one_for_each_operation(threads.RANKING_CORES)
+
+
+@contextlib.contextmanager
+def progress(tpu: str) -> Iterator[Callable[[float], None]]:
+  """Says how long the compiler takes: on a terminal each second, else once."""
+  from tqdm import tqdm
+  bars = []
+
+  def tick(seconds: float) -> None:
+    if not bars:
+      bars.append(tqdm(
+          bar_format='{desc}', disable=None, leave=False,
+          desc=f'compiling for {tpu} ...'))
+      if bars[0].disable:
+        _log.info('compiling for %s ...', tpu)
+    bars[0].set_description_str(f'compiling for {tpu} ... {seconds:.0f} s')
+
+  try:
+    yield tick
+  finally:
+    for bar in bars:
+      bar.close()
 
 
 def show(args: argparse.Namespace, to_json: Callable[[], Any],

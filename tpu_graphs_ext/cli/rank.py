@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ast
+import json
 import os
 import sys
 from argparse import Namespace
@@ -12,18 +12,22 @@ from tpu_graphs_ext.cli import flags
 from tpu_graphs_ext.cli.flags import JSON, flag, path, positive, switch
 from tpu_graphs_ext.engine.settings import TOP_CONFIGS
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.files import read_file
+from tpu_graphs_ext.files import full_path
 from tpu_graphs_ext.tasks import ShippedTask
 
-_OF_TILES = (
-    path('files', 'FILE', 'rank all legal tiles of its kernels, timed or not: '
-         'an .npz, tuning data, HLO as protobuf or text, or module:function of '
-         'TensorFlow or JAX', nargs='*'),
+_OF_PROGRAMS = (
     flag('--shapes', 'SHAPES', "of the function's arguments, such as "
          "'f32[512,1024] bf16[1024]', or the name of a function in the same "
          'module that returns the arguments', ''),
     flag('--tpu', 'GENERATION', 'compile for this generation: v2, v3, v4, v5e, '
          'v5p, v6e or v7x. Needs the extra [tpu]', 'v3'),
+    flag('--jax_python', 'PYTHON', 'Python of an environment with JAX, which '
+         'lowers functions of JAX and reads HLO text; empty: this Python', ''))
+_OF_TILES = (
+    path('files', 'FILE', 'rank all legal tiles of its kernels, timed or not: '
+         'an .npz, tuning data, HLO as protobuf or text, or module:function of '
+         'TensorFlow or JAX', nargs='*'),
+    *_OF_PROGRAMS,
     flag('--blocks', 'BLOCKS', 'for a function that is one matrix product: '
          'rank the blocks of a Pallas kernel instead of tiles; bm x bk x bn in '
          "elements, such as '128x1024x512 256x512x512', or `usual` for those "
@@ -33,8 +37,6 @@ _OF_TILES = (
          'nothing, 16 or 32 MiB', type=float),
     switch('--check', 'with --blocks: compile the listed ones, each in a '
            'Pallas kernel of ours. Needs JAX and the extra [tpu]'),
-    flag('--jax_python', 'PYTHON', 'Python of an environment with JAX, which '
-         'lowers functions of JAX; empty: this Python', ''),
     flag('--workers', 'N', 'rank any number of files with N processes, each on '
          'a core of its own, into --out. FILE and --data may then be folders, '
          'patterns such as "DIR/*.npz", and URLs (gs://, s3://, hdfs://); the '
@@ -114,49 +116,65 @@ def _blocks(args: Namespace) -> int:
   return 0
 
 
-def _check_shapes(args: Namespace) -> None:
-  """Asks for forgotten shapes before TensorFlow loads, which takes seconds."""
-  from tpu_graphs_ext.hlo import lowering
-  for name in args.files:
-    if lowering.names_function(name) and not args.shapes and (
-        names := _arguments_in_file(name)):
-      raise UserError(
-          f'{name} takes {", ".join(names)}: give their shapes with --shapes, '
-          "as in 'f32[512,1024] bf16[1024]', or the name of a function that "
-          'returns the arguments')
-
-
-def _arguments_in_file(name: str) -> list[str]:
-  """Arguments without defaults of an undecorated function in a file here."""
-  module, _, function = name.rpartition(':')
-  if not module.endswith('.py'):
-    module = module.replace('.', os.sep) + '.py'
-  try:
-    nodes = ast.parse(read_file(module)).body
-  except (UserError, SyntaxError, ValueError):
-    return []
-  for node in nodes:
-    if (isinstance(node, ast.FunctionDef) and node.name == function
-        and not node.decorator_list):
-      names = [one.arg for one in (*node.args.posonlyargs, *node.args.args)]
-      return names[:len(names) - len(node.args.defaults)]
-  return []
-
-
 def _all_tiles(args: Namespace) -> int:
-  _check_shapes(args)
-  flags.few_threads(args)
-  from tpu_graphs_ext.serving import tile_search
-  rankings = tile_search.rank_sources(
-      args.dir, args.files, shapes=args.shapes, tpu=args.tpu,
-      jax_python=args.jax_python, top_k=args.top_k,
-      loading=flags.loading(args))
+  from tpu_graphs_ext.serving import kernel_sources
+  _require_model(args.dir)
+  opened = kernel_sources.open_all(
+      args.files, args.shapes, args.tpu, args.jax_python)
+  if all(each.source and each.source.faults for each in opened):
+    if args.json:  # Nothing to load TensorFlow for.
+      print(json.dumps([{'source': each.name, 'notes': [], 'kernels': [],
+                         'faults': each.source.faults} for each in opened],
+                       indent=2))
+    return _failed([fault for each in opened for fault in each.source.faults])
+  with flags.progress(args.tpu) as progress, kernel_sources.compiling(
+      opened, progress) as sources:
+    flags.few_threads(args)
+    from tpu_graphs_ext.serving import tile_search
+    rankings = tile_search.rank_sources(
+        args.dir, sources, top_k=args.top_k, loading=flags.loading(args))
   shown = [ranking for ranking in rankings if ranking.kernels or ranking.notes]
   if args.json or shown:
     flags.show(args, lambda: [ranking.to_json() for ranking in rankings],
                lambda: '\n\n'.join(ranking.text(args.verbose)
                                    for ranking in shown))
   return _failed([fault for ranking in rankings for fault in ranking.faults])
+
+
+def _require_model(folder: str) -> None:
+  """Says that a folder is missing before TensorFlow loads."""
+  if folder != 'pretrained' and not os.path.isdir(full_path(folder)):
+    raise UserError(f'{folder}: there is no such model folder; name one that '
+                    'exists, or `latest`')
+
+
+@flags.verb(
+    "list a program's kernels as the TPU compiler reports them: time, tile, "
+    'FLOPs, bytes',
+    "my_model.py:step --shapes 'f32[512,1024] f32[1024]' --tpu=v5e",
+    'dump.hlo.pb --tpu=v6e --csv', flags=[
+        path('files', 'PROGRAM', 'HLO as protobuf or text, StableHLO, or '
+             'module:function of TensorFlow or JAX', nargs='+'),
+        *_OF_PROGRAMS, JSON, switch('--csv', 'print CSV instead of text')])
+def kernels(args: Namespace) -> int:
+  from tpu_graphs_ext.serving import compiler_report, kernel_sources
+  reports, faults = [], []
+  with flags.progress(args.tpu) as progress:
+    for opened in kernel_sources.open_all(
+        args.files, args.shapes, args.tpu, args.jax_python):
+      try:
+        source = kernel_sources.compiled(opened, progress)
+        faults += source.faults if not source.kernels else []
+        reports.append(compiler_report.report_of(source, opened.tpu))
+      except UserError as error:
+        faults.append(str(error))
+  reports = [report for report in reports if report.kernels or report.notes]
+  if args.csv:
+    print(compiler_report.to_csv(reports), end='')
+  elif args.json or reports:
+    flags.show(args, lambda: [report.to_json() for report in reports],
+               lambda: '\n\n'.join(report.text() for report in reports))
+  return _failed(faults)
 
 
 def _failed(faults: list[str]) -> int:

@@ -12,8 +12,12 @@ Needs no TensorFlow, but for lowering its functions.
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import os
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Optional
 
 import numpy as np
@@ -44,7 +48,7 @@ FROM_TIME = 'fastest by the TPU v3 formula, as no default is known'
 @dataclasses.dataclass(frozen=True)
 class SourceKernel:
   """A kernel, and attributes as in `tile_ranking.KernelRanking`."""
-  kernel: Kernel
+  kernel: Optional[Kernel]  # None if the data set's features cannot hold it.
   copies: int = 1
   notes: tuple = ()
   default_from: str = FROM_FILE
@@ -56,6 +60,10 @@ class SourceKernel:
   module: Optional[protos.HloModuleProto] = dataclasses.field(
       default=None, repr=False)
   window: Optional[tpu_compiler.Window] = None
+
+  @property
+  def name(self) -> str:
+    return self.kernel.tile_id if self.kernel else self.module.name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,6 +160,47 @@ def _doubts(tpu: str) -> list[str]:
   return [] if tpu == DEFAULT_TPU else [
       f"legal tiles, analytic time and pretrained model are a TPU "
       f"{DEFAULT_TPU}'s; not checked for {tpu}"]
+
+
+def open_all(names: Sequence[str], shapes: str = '', tpu: str = DEFAULT_TPU,
+             jax_python: str = '') -> list[Opened]:
+  """`open_source` for each; what is wrong becomes a fault of that source."""
+  def opened(name):
+    try:
+      return open_source(name, shapes, tpu, jax_python)
+    except UserError as error:
+      return Opened(name, source=Source(name, [], [], [str(error)]))
+
+  return [opened(name) for name in names]
+
+
+@contextlib.contextmanager
+def compiling(opened: Sequence[Opened], progress: subprocesses.Progress = None
+              ) -> Iterator[list[Future[Source]]]:
+  """The sources, compiled beside what is done with them; see `compiled`.
+
+  Faults become those of the source. Leaving ends the compiler.
+  """
+  left = threading.Event()
+
+  def tick(seconds: float) -> None:
+    if left.is_set():
+      raise UserError('stopped')
+    if progress is not None:
+      progress(seconds)
+
+  def result(each: Opened) -> Source:
+    try:
+      return compiled(each, tick)
+    except UserError as error:
+      return Source(each.name, [], [], [str(error)])
+
+  pool = ThreadPoolExecutor(1)
+  try:
+    yield [pool.submit(result, each) for each in opened]
+  finally:
+    left.set()
+    pool.shutdown(wait=False, cancel_futures=True)
 
 
 def lowered(function: Any, arguments: Any, jax_python: str = '') -> bytes:
@@ -252,6 +301,8 @@ def _each_once(kernels: list[tpu_compiler.CompiledKernel]
       made = source_kernel(compiled, name)
     except UserError as error:
       faults.append(str(error))
+      made = _attributes(None, compiled)
+      distinct[len(distinct)] = made
       continue
     kernel = made.kernel
     key = (kernel.node_feat.tobytes(), kernel.node_opcode.tobytes(),
@@ -280,6 +331,12 @@ def source_kernel(compiled: tpu_compiler.CompiledKernel,
   kernel = Kernel(
       name, arrays.node_feat, arrays.node_opcode, arrays.edge_index,
       np.zeros((0, len(schema.CONFIG_FEATURES)), np.float32), none, none)
+  return _attributes(kernel, compiled, notes)
+
+
+def _attributes(kernel: Optional[Kernel],
+                compiled: tpu_compiler.CompiledKernel,
+                notes: Sequence[str] = ()) -> SourceKernel:
   window = compiled.window
   return SourceKernel(
       kernel, compiled.runs, tuple(notes), FROM_COMPILER, compiled.op_name,

@@ -9,7 +9,7 @@ from tpu_graphs_ext.analytic import explain
 from tpu_graphs_ext.analytic.explain import in_bytes
 from tpu_graphs_ext.engine import out_of_range
 from tpu_graphs_ext.errors import shortened
-from tpu_graphs_ext.serving import kernel_sources
+from tpu_graphs_ext.serving import compiler_report, kernel_sources
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,6 +76,7 @@ class SourceRanking:
   kernels: list[KernelRanking]
   notes: list[str]
   faults: list[str]
+  report: compiler_report.CompilerReport  # Of programs: all kernels.
 
   def text(self, verbose: bool = False) -> str:
     """What `tpu-graphs-ext rank` prints; with scores if verbose."""
@@ -93,42 +94,37 @@ class SourceRanking:
                    + shortened(fixed, 8))
     parts = ['\n'.join(lines)]
     if len(self.kernels) > 1 or (self.kernels and self.kernels[0].share):
+      if self.report.kernels:
+        parts.append(self.report.table())
       parts.append(_summary(self.kernels))
     parts += [_details(kernel, verbose) for kernel in choosing]
     return '\n\n'.join(parts)
 
   def to_json(self) -> dict[str, Any]:
     return {'source': self.name, 'notes': self.notes, 'faults': self.faults,
-            'kernels': [kernel.to_json() for kernel in self.kernels]}
+            'kernels': [kernel.to_json() for kernel in self.kernels],
+            'report': self.report.to_json()['kernels']}
 
 
 def _summary(kernels: list[KernelRanking]) -> str:
   """A line for each kernel; columns without any value are left out."""
-  rows = [('kernel', 'share of time', 'best tile', 'analytic time',
-           'default tile', 'its place', 'operation'),
-          *map(_summary_row, kernels)]
-  columns = [column for column in zip(*rows) if any(column[1:])]
-  widths = [max(map(len, column)) for column in columns]
-  lines = ['  '.join(map(str.ljust, row, widths)).rstrip()
-           for row in zip(*columns)]
-  if any(column[0] == 'analytic time' for column in columns):
-    lines.append("analytic time: the best tile's against the default's, by "
-                 'formula; it does not predict the gain, so measure both')
-  return '\n'.join(lines)
+  rows = [('kernel', 'best tile', 'analytic time', 'default tile',
+           'its place'), *map(_summary_row, kernels)]
+  text = compiler_report.table(rows)
+  if any(row[2] for row in rows[1:]):
+    text += ("\nanalytic time: the best tile's against the default's, by "
+             'formula; it does not predict the gain, so measure both')
+  return text
 
 
 def _summary_row(kernel: KernelRanking) -> tuple[str, ...]:
-  name = kernel.name + (f' x{kernel.copies}' if kernel.copies > 1 else '')
-  share = '' if kernel.share is None else f'{100 * kernel.share:.1f} %'
-  share += ' *' if kernel.in_open_loop else ''
   if not kernel.choices:
-    return name, share, 'no choice', '', '', '', kernel.op_name
+    return kernel.name, 'no choice', '', '', ''
   best, default = kernel.choices[0], kernel.default
   is_known = kernel.default_from != kernel_sources.FROM_TIME
-  return (name, share, best.bounds, best.against_default,
+  return (kernel.name, best.bounds, best.against_default,
           default.bounds if is_known else '',
-          f'{default.place:,} of {kernel.scored:,}' if is_known else '',
-          kernel.op_name)
+          f'{default.place:,} of {kernel.scored:,}' if is_known else '')
 
 
 def _details(ranking: KernelRanking, verbose: bool) -> str:
@@ -144,6 +140,9 @@ def _details(ranking: KernelRanking, verbose: bool) -> str:
       *(['  a product of M = {:,}, N = {:,}, K = {:,}'.format(*ranking.product)]
         if ranking.product else []),
       *(f'  {note}' for note in ranking.notes)]
+  if ranking.unfamiliar:
+    lines.append('  its order is less certain, unlike in training: ' +
+                 shortened(list(map(_outside, ranking.unfamiliar)), 2))
   for choice in ranking.choices:
     lines += _choice_lines(f'{choice.place:>3}', choice, verbose)
   lines.append(f'  default, {ranking.default_from}; the model puts it at '
@@ -170,6 +169,13 @@ def _choice_lines(place: str, choice: TileChoice, verbose: bool) -> list[str]:
   worth.append(f'{in_bytes(tile.footprint_bytes)} on chip')
   return [f'{place}  {bounds}', f'     {"; ".join(worth)}',
           f'     {tile.text()}']
+
+
+def _outside(feature: out_of_range.OutOfRange) -> str:
+  if feature.table == 'node_opcode':
+    return f'opcode {feature.column}'
+  return (f'{feature.column} {feature.value:,.9g} ({feature.least:,.9g} to '
+          f'{feature.largest:,.9g})')
 
 
 def _count(number: int, what: str) -> str:

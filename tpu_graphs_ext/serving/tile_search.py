@@ -5,7 +5,9 @@ Tiles with equal scores are ordered by analytic time.
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+import logging
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Optional
 
 import numpy as np
@@ -19,9 +21,15 @@ from tpu_graphs_ext.engine import out_of_range, scoring, threads
 from tpu_graphs_ext.engine.settings import TOP_CONFIGS
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import features
-from tpu_graphs_ext.serving import kernel_sources, tile_ranking
+from tpu_graphs_ext.serving import (
+  compiler_report,
+  kernel_sources,
+  tile_ranking,
+)
 from tpu_graphs_ext.serving.kernel_sources import never_timed
 from tpu_graphs_ext.tasks.tile import LoadSettings
+
+_log = logging.getLogger(__name__)
 
 MOST_TILES = 100_000  # Scored tiles of a kernel; of more, an even sample.
 _AT_ONCE = 8192  # Tiles in one call of the model.
@@ -33,52 +41,43 @@ _TELLING = ('convolution', 'dot', 'reduce', 'reduce-window',
             'select-and-scatter')
 
 
-def rank_sources(model_dir: str, names: list[str], *, shapes: str = '',
-                 tpu: str = kernel_sources.DEFAULT_TPU, jax_python: str = '',
+def rank_sources(model_dir: str, sources: Sequence[Future], *,
                  top_k: Optional[int] = TOP_CONFIGS,
                  loading: LoadSettings = LoadSettings()
                  ) -> list[tile_ranking.SourceRanking]:
   """Ranks the legal tiles of the kernels of each source.
 
-  See `scoring.load_ranker` for `model_dir` and `loading`, and
-  `kernel_sources.read_source` for the others. `top_k` tiles are returned for
-  each kernel, None for all; what cannot be ranked is in the faults.
+  See `scoring.load_ranker` for `model_dir` and `loading`; `sources` are those
+  of `kernel_sources.compiling`. `top_k` tiles are returned for each kernel,
+  None for all; what cannot be ranked is in the faults.
 
   Raises UserError if the model cannot be loaded, or is for other hardware.
   """
-  def read(name: str) -> kernel_sources.Source:
-    try:
-      return kernel_sources.read_source(name, shapes, tpu, jax_python)
-    except UserError as error:
-      return kernel_sources.Source(name, [], [], [str(error)])
-
-  # Compiling in another process hides loading the model, and ranking.
-  pool = ThreadPoolExecutor(1)
-  sources = [pool.submit(read, name) for name in names]
-  try:
-    ranker = scoring.load_ranker(model_dir, loading)
-    require_tpu(ranker)
-    return [rank_source(ranker, source.result(), top_k) for source in sources]
-  finally:
-    pool.shutdown(wait=False, cancel_futures=True)
+  ranker = scoring.load_ranker(model_dir, loading)
+  require_tpu(ranker)
+  return [rank_source(ranker, source.result(), top_k) for source in sources]
 
 
 def rank_source(ranker: scoring.Ranker, source: kernel_sources.Source,
                 top_k: Optional[int]) -> tile_ranking.SourceRanking:
   """Ranks the legal tiles of each kernel of a file or function."""
   kernels, faults = [], list(source.faults)
-  nests = geometry.loops_of([kernel.kernel for kernel in source.kernels])
+  ranked = [kernel for kernel in source.kernels if kernel.kernel is not None]
+  nests = geometry.loops_of([kernel.kernel for kernel in ranked])
   for kernel, loops in tqdm(
-      list(zip(source.kernels, nests)), 'kernels', unit='kernel', disable=None,
+      list(zip(ranked, nests)), 'kernels', unit='kernel', disable=None,
       leave=False):
     try:
       kernels.append(rank_kernel(ranker, kernel, top_k, loops=loops))
     except UserError as error:
       faults.append(f'{source.name}: {error}')
-  out_of_range.warn_of(
-      [each for kernel in kernels for each in kernel.unfamiliar],
-      len(kernels), ranker.name)
-  return tile_ranking.SourceRanking(source.name, kernels, source.notes, faults)
+  if _log.isEnabledFor(logging.DEBUG):  # Else beside each kernel.
+    out_of_range.warn_of(
+        [each for kernel in kernels for each in kernel.unfamiliar],
+        len(kernels), ranker.name)
+  return tile_ranking.SourceRanking(
+      source.name, kernels, source.notes, faults,
+      compiler_report.report_of(source))
 
 
 def require_tpu(ranker: scoring.Ranker) -> None:
@@ -149,8 +148,8 @@ def _with_default(source: kernel_sources.SourceKernel,
 
 def constants_of(model: Any) -> dict[str, float]:
   """A model's physical constants; empty if it has no analytic time."""
-  given = getattr(model, 'constants', None)
-  return dict(given()) if callable(given) else {}
+  constants = getattr(model, 'constants', None)
+  return dict(constants()) if callable(constants) else {}
 
 
 def legal_tiles(
@@ -158,15 +157,15 @@ def legal_tiles(
     most: int) -> tuple[candidates.Candidates, list[str]]:
   """Legal tiles, those of the kernel's own that the rules miss, and notes."""
   loops, notes = explainer.loops, []
-  own = explainer.tiles(kernel.config_feat)
+  listed = explainer.tiles(kernel.config_feat)
   if loops.products > 1:
     notes.append(f'it fuses {loops.products} products, and only tiles of a '
                  'single one are understood, so it is not ranked')
-    return candidates.Candidates(own[:0], 0, 0, 0), notes
-  if len(own) and not kernel.config_feat.any():  # The file's tile is whole.
+    return candidates.Candidates(listed[:0], 0, 0, 0), notes
+  if len(listed) and not kernel.config_feat.any():  # The file's tile is whole.
     legal = candidates.Candidates(loops.whole[np.newaxis], 1, 1, 1)
   else:
-    legal = candidates.candidates(loops, most).with_extra(own)
+    legal = candidates.candidates(loops, most).with_extra(listed)
   if legal.looked_at < legal.combinations:
     notes.append(f'of {legal.combinations:,} combinations of bounds '
                  f'{legal.looked_at:,} were looked at, evenly spread')

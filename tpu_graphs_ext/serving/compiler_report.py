@@ -1,0 +1,132 @@
+"""What the TPU's compiler says of a program's kernels; no model, no TensorFlow.
+
+    print(tpu_graphs_ext.kernels('dump.hlo.pb', tpu='v5e').text())
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+from collections.abc import Sequence
+from typing import Any, Callable, Optional
+
+from tpu_graphs_ext.hlo import costs
+from tpu_graphs_ext.serving import kernel_sources
+
+
+@dataclasses.dataclass(frozen=True)
+class CompiledKernel:
+  """One kernel; of equal ones in the program only the first is listed."""
+  name: str
+  op_name: str  # The operation in the user's program; '' if unknown.
+  runs: int  # Of all equal kernels, each time the program runs.
+  in_open_loop: bool  # In a loop of unknown trips: `runs` counts one.
+  share: Optional[float]  # Of the program's time, by the compiler's cycles.
+  cycles: Optional[int]  # Of one run, by the compiler's estimate.
+  output_bounds: tuple[int, ...]  # The compiler's tile, as `Window` has it.
+  kernel_bounds: tuple[int, ...]
+  flops: int  # Of one run, as are the others.
+  bytes: int  # Read and written.
+  hbm_bytes: int  # Those of them in main memory.
+  flops_per_byte: float
+  on_chip_bytes: int  # The kernel's buffers, and its tensors on chip.
+
+
+@dataclasses.dataclass(frozen=True)
+class CompilerReport:
+  """The kernels of a program, those with most estimated time first."""
+  source: str
+  tpu: str
+  kernels: list[CompiledKernel]
+  notes: list[str]  # How they were made and what was left out.
+
+  def text(self) -> str:
+    """A heading, notes and a line for each kernel."""
+    count = len(self.kernels)
+    return '\n'.join([f'{self.source}: {count:,} kernel{"s" * (count != 1)}',
+                      *(f'  {note}' for note in self.notes), '',
+                      self.table()])
+
+  def table(self) -> str:
+    return table([
+        ('kernel', 'share of time', 'cycles', 'tile', 'GFLOP', 'MiB',
+         'of HBM', 'FLOP/byte', 'MiB on chip', 'operation'),
+        *map(_row, self.kernels)])
+
+  def to_json(self) -> dict[str, Any]:
+    return dataclasses.asdict(self)
+
+
+def to_csv(reports: Sequence[CompilerReport]) -> str:
+  """One row for each kernel; bounds as '16x32'."""
+  names = [field.name for field in dataclasses.fields(CompiledKernel)]
+  file = io.StringIO()
+  writer = csv.writer(file, lineterminator='\n')
+  writer.writerow(['source', 'tpu', *names])
+  for report in reports:
+    for kernel in report.kernels:
+      values = [getattr(kernel, name) for name in names]
+      writer.writerow([report.source, report.tpu, *(
+          sizes(value) if isinstance(value, tuple) else value
+          for value in values)])
+  return file.getvalue()
+
+
+def kernels(source: Any, shapes: Any = '',
+            tpu: str = kernel_sources.DEFAULT_TPU, jax_python: str = '',
+            progress: Optional[Callable[[float], None]] = None
+            ) -> CompilerReport:
+  """Compiles a program with Google's TPU compiler and reports its kernels.
+
+  Needs the extra [tpu], neither a TPU nor a model. For the arguments see
+  `CostModel.rank`: a file of HLO or StableHLO, a function with its `shapes`, or
+  what `jax.jit(...).lower(...)` returned.
+
+  Raises UserError if it cannot be read, lowered or compiled.
+  """
+  opened = kernel_sources.open_source(source, shapes, tpu, jax_python)
+  return report_of(kernel_sources.compiled(opened, progress), opened.tpu)
+
+
+def report_of(source: kernel_sources.Source, tpu: str = '') -> CompilerReport:
+  """The same for a source that is compiled; without it, no kernels."""
+  return CompilerReport(source.name, tpu, [
+      _kernel(kernel) for kernel in source.kernels if kernel.module is not None
+  ], source.notes)
+
+
+def table(rows: list[tuple[str, ...]]) -> str:
+  """Lines of columns; those without any value are left out."""
+  columns = [column for column in zip(*rows) if any(column[1:])]
+  widths = [max(map(len, column)) for column in columns]
+  return '\n'.join('  '.join(map(str.ljust, row, widths)).rstrip()
+                   for row in zip(*columns))
+
+
+def sizes(bounds: tuple[int, ...]) -> str:
+  """'16x32'."""
+  return 'x'.join(map(str, bounds))
+
+
+def _kernel(source: kernel_sources.SourceKernel) -> CompiledKernel:
+  cost, window = costs.cost_of(source.module), source.window
+  return CompiledKernel(
+      source.name, source.op_name, source.copies, source.in_open_loop,
+      source.share, source.cycles, window.output_bounds if window else (),
+      window.kernel_bounds if window else (), cost.flops, cost.bytes,
+      cost.hbm_bytes, cost.intensity, cost.on_chip_bytes)
+
+
+def _row(kernel: CompiledKernel) -> tuple[str, ...]:
+  share = '' if kernel.share is None else f'{100 * kernel.share:.1f} %'
+  tile = sizes(kernel.output_bounds)
+  if kernel.kernel_bounds:
+    tile += f' | {sizes(kernel.kernel_bounds)}'
+  return (
+      kernel.name + (f' x{kernel.runs}' if kernel.runs != 1 else ''),
+      share + (' *' if kernel.in_open_loop else ''),
+      f'{kernel.cycles:,}' if kernel.cycles else '', tile,
+      f'{kernel.flops / 1e9:,.3f}', f'{kernel.bytes / 2**20:,.2f}',
+      f'{kernel.hbm_bytes / 2**20:,.2f}', f'{kernel.flops_per_byte:,.1f}',
+      f'{kernel.on_chip_bytes / 2**20:,.2f}', kernel.op_name)
