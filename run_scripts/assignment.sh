@@ -19,6 +19,12 @@ verb() {  # Runs `tpu-graphs-ext` of the environment.
   "$PYTHON" -m tpu_graphs_ext.cli "$@"
 }
 
+models_py_of() {  # MODELS_PY, else what trained the model in the folder.
+  local copy=$1/trained_models.py
+  [ -f "$copy" ] || copy=$TRAINED_PY
+  echo "${MODELS_PY:-$copy}"
+}
+
 model_or_newest() {  # The folder given, or the one trained last.
   local newest=${1:-}
   if [ -z "$newest" ]; then

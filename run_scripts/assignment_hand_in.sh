@@ -4,8 +4,8 @@
 #   ./run_scripts/assignment_hand_in.sh [MODEL_DIR]
 #
 # MODEL_DIR is the model that was trained last unless given (the first line says
-# its class, epochs and validation OPA); its models.py the
-# one that assignment_train.sh put into the checkout, or MODELS_PY. It ranks the test
+# its class, epochs and validation OPA); its models.py the copy that
+# assignment_train.sh left in that folder, or MODELS_PY. It ranks the test
 # split twice, once here and once through the course's script: about ten minutes
 # on two cores, estimated from the 7,000 configurations a second of the sample
 # data and not measured on the real data. Prints what was checked; the last
@@ -21,5 +21,5 @@ source "$(dirname "${BASH_SOURCE[0]}")/assignment.sh"
 make_environment
 MODEL_DIR=$(model_or_newest "${1:-}")
 verb package --model_dir "$MODEL_DIR" \
-  --models_py "${MODELS_PY:-$TRAINED_PY}" --root "$TPU_GRAPHS_ROOT" \
+  --models_py "$(models_py_of "$MODEL_DIR")" --root "$TPU_GRAPHS_ROOT" \
   --data_root "$DATA_ROOT" --out "$OUT_DIR/submission.zip"

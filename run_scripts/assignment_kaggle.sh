@@ -23,7 +23,7 @@ SAMPLE=$TPU_GRAPHS_ROOT/sample_submission.csv
 nor in tpu_graphs_scripts beside it; get the course's scripts with \
 ./run_scripts/assignment_setup.sh"
 PREDICTIONS=$OUT_DIR/predictions.csv
-verb predict --dir "$MODEL_DIR" --models_py "${MODELS_PY:-$TRAINED_PY}" \
+verb predict --dir "$MODEL_DIR" --models_py "$(models_py_of "$MODEL_DIR")" \
   --stats all --data_root "$DATA_ROOT" --out "$PREDICTIONS"
 if [ "$(grep -c '^tile:' "$PREDICTIONS")" != 844 ]; then
   # A rehearsal on other data: the rows of its kernels.

@@ -33,6 +33,12 @@ def pytest_runtest_protocol():
   return result
 
 
+@pytest.fixture(autouse=True, scope='session')
+def data_home(tmp_path_factory) -> None:
+  """Trainings note the models.py there, not in the home of who runs tests."""
+  os.environ['XDG_DATA_HOME'] = str(tmp_path_factory.mktemp('data_home'))
+
+
 @pytest.fixture
 def plain_git(monkeypatch) -> None:
   """Git without the settings of whoever runs the tests, such as signing."""

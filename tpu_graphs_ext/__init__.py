@@ -28,7 +28,13 @@ if TYPE_CHECKING:  # True for editors and type checkers.
     SourceRanking,
     TileChoice,
   )
-  from tpu_graphs_ext.tasks.api import evaluate, evaluate_all, predict, rank
+  from tpu_graphs_ext.tasks.api import (
+    evaluate,
+    evaluate_all,
+    measure,
+    predict,
+    rank,
+  )
   from tpu_graphs_ext.tasks.tile import LoadSettings, TrainSettings
   from tpu_graphs_ext.tasks.tile_results import Evaluation
 
@@ -39,7 +45,7 @@ __all__ = [
     'Evaluation', 'Explanation', 'Export', 'Kernel', 'KernelRanking',
     'LoadSettings', 'Ranking', 'SourceRanking', 'TileChoice', 'TrainResult',
     'TrainSettings', 'UserError', 'evaluate', 'evaluate_all', 'export',
-    'kernels', 'predict', 'rank', 'train']
+    'kernels', 'measure', 'predict', 'rank', 'train']
 
 _NAMES = {
     'analytic.explain': 'Explanation',
@@ -52,7 +58,7 @@ _NAMES = {
     'serving.cost_model': 'CostModel',
     'serving.export': 'Export export',
     'serving.tile_ranking': 'KernelRanking SourceRanking TileChoice',
-    'tasks.api': 'evaluate evaluate_all predict rank',
+    'tasks.api': 'evaluate evaluate_all measure predict rank',
     'tasks.tile': 'LoadSettings TrainSettings',
     'tasks.tile_results': 'Evaluation',
 }

@@ -9,6 +9,7 @@ import pytest
 from support import tiny_kernels
 from support.places import PROJECT
 from tpu_graphs_ext.course import checkout, training
+from tpu_graphs_ext.engine import origin
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.tasks import tile
 
@@ -73,6 +74,8 @@ def test_paths_are_made_absolute_and_its_own_model_is_named(student):
   # For the later scripts, which look in the first folder.
   assert (student.home / 'out' / training.LAST).read_text() == f'{other}\n'
   assert (student.root / checkout.MODELS_PY).read_text() == MODELS
+  with open(f'{other}/{origin.COPY}') as copy:
+    assert copy.read() == MODELS
 
 
 def test_each_data_has_a_cache_of_its_own(student, tmp_path):

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from support import eager_training, kill_and_resume, tiny_kernels, tiny_models
-from tpu_graphs_ext.engine import callbacks, resume, scoring, train
+from tpu_graphs_ext.engine import callbacks, origin, resume, scoring, train
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.tasks.tile import LoadSettings
 
@@ -115,8 +115,9 @@ def test_a_run_killed_before_it_saves_its_model_is_saved(
   result = train.train(settings)  # Without a further epoch.
   scoring.load_ranker(
       result.model_dir, LoadSettings(models_py=tiny_models.__file__))
-  assert resume.finished_run(settings)
-  assert not resume.finished_run(dataclasses.replace(settings, epochs=7))
+  assert resume.finished_run(settings, origin.of_training(settings))
+  other = dataclasses.replace(settings, epochs=7)
+  assert not resume.finished_run(other, origin.of_training(other))
 
 
 def test_one_run_is_trained_by_one_process_at_a_time(data_root, tmp_path):

@@ -147,13 +147,36 @@ def model_flag(names: str = '--dir', task: ShippedTask = TILE, more: str = '',
 
 
 def any_model_flag(task: ShippedTask, names: str = '--dir',
-                   **options: Any) -> Flag:
-  """The same of verbs that use the package's model where none is named."""
+                   unless: str = '', **options: Any) -> Flag:
+  """The same of verbs that use the package's model where none is named.
+
+  `unless` says when they do not; then there is no default.
+  """
   if not task.has_pretrained:
-    return model_flag(names, task, required=True, **options)
-  return model_flag(
-      names, task, more='; `pretrained` is the model in this package',
-      default='pretrained', **options)
+    return model_flag(names, task, required=not unless, **options)
+  more = '; `pretrained` is the model in this package'
+  if not unless:
+    options['default'] = 'pretrained'
+  return model_flag(names, task, more=f'{more}, the default{unless}' if unless
+                    else more, **options)
+
+
+def foreign_flags(task: ShippedTask) -> Iterable[Flag]:
+  """Name what models of other frameworks say."""
+  yield path('--scores', 'FILE.npz', 'scores of another model: an array '
+             f'[configurations] for each {task.problem}, under its name; '
+             'the lowest is the fastest', (), nargs='+')
+  yield path('--predictions', 'FILE.csv', 'rankings of another model: a CSV '
+             f'of `predict`, `train` or the baseline of these '
+             f'{task.problem}s', (), nargs='+')
+
+
+def foreign(args: argparse.Namespace, loading: Loading) -> list[Any]:
+  """The `ForeignRanker`s that those flags name."""
+  from tpu_graphs_ext.engine import foreign
+  return [read(path, loading) for read, paths in (
+      (foreign.read_scores, args.scores),
+      (foreign.read_predictions, args.predictions)) for path in paths]
 
 
 def data_flag(task: ShippedTask, split: str, before: str = '') -> Flag:

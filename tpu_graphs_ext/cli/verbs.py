@@ -42,7 +42,10 @@ def train(args: Namespace) -> None:
 
 def _evaluate_flags(task: ShippedTask) -> Iterator[flags.Flag]:
   yield TASK
-  yield flags.any_model_flag(task, '--dir --dirs', nargs='+')
+  yield flags.any_model_flag(
+      task, '--dir --dirs', ' if --scores and --predictions are not given',
+      nargs='+')
+  yield from flags.foreign_flags(task)
   yield flags.data_flag(task, 'valid')
   yield flag('--top_k', 'K,K...', 'numbers of configurations to try',
              ','.join(map(str, task.top_ks)), type=flags.several_positive)
@@ -57,17 +60,24 @@ def _evaluate_flags(task: ShippedTask) -> Iterator[flags.Flag]:
 
 @flags.verb('measure trained models on labelled kernels or programs',
             '--dir out/model_*',
-            '--dir latest --data kernels.pb --csv a.csv', flags=_evaluate_flags)
+            '--dir latest --data kernels.pb --csv a.csv',
+            '--scores mine.npz --dir pretrained --data DATA/valid',
+            flags=_evaluate_flags)
 def evaluate(args: Namespace) -> None:
   flags.few_threads(args)
   from tpu_graphs_ext.engine import evaluate, results
   evaluation = flags.task_of(args).evaluation
-  named = [args.dir] if isinstance(args.dir, str) else args.dir
   if args.csv:
     evaluation.CSV.check(args.csv)
+  loading = flags.loading(args)
+  rankers = flags.foreign(args, loading)
+  if not (args.dir or rankers or flags.task_of(args).has_pretrained):
+    raise UserError('--dir: name a model, or scores with --scores or '
+                    '--predictions')
+  named = args.dir or [] if rankers else args.dir or ['pretrained']
   evaluations = evaluate.evaluate_all(
-      [one for each in named for one in each.split(',')], args.data,
-      loading=flags.loading(args), ks=args.top_k)
+      [model_dir for text in named for model_dir in text.split(',')],
+      args.data, loading=loading, ks=args.top_k, foreign=rankers)
   if args.csv:
     evaluation.CSV.write(args.csv, results.to_csv(evaluations))
   flags.show(args, lambda: results.to_json(evaluations), lambda: (
@@ -179,13 +189,15 @@ def stats(args: Namespace) -> None:
         flag('--kernels', 'N', 'number of the worst and of the best kernels of '
              'each group of runs to show one by one', KERNELS,
              type=not_negative),
+        *flags.foreign_flags(TILE),
         *flags.of_settings(LoadSettings)])
 def report(args: Namespace) -> None:
   flags.say_loading()
   from tpu_graphs_ext.report import report
+  loading = flags.given(args, LoadSettings)
   print(report.report(
       args.runs, out=args.out, data=args.data, num_kernels=args.kernels,
-      loading=flags.given(args, LoadSettings)))
+      loading=loading, foreign=flags.foreign(args, loading)))
 
 
 @flags.verb(

@@ -24,6 +24,7 @@ from absl import flags
 from tpu_graphs_ext import files
 from tpu_graphs_ext.course import allowed_imports, checkout, swap
 from tpu_graphs_ext.data import cache, read, schema
+from tpu_graphs_ext.engine import origin
 from tpu_graphs_ext.errors import UserError, printable
 from tpu_graphs_ext.tasks import TILE, tile
 
@@ -50,7 +51,7 @@ def train(root: str, models_py: str, out_dir: str,
   run = tile.TrainSettings(**given)
   paths = _data_files(run.data_root)
   models_py = files.full_path(models_py)
-  _require_class(run.model, models_py)
+  source = _require_class(run.model, models_py)
   print(swap.install(root, models_py))
   paths_given = {
       'data_root': run.data_root, 'out_dir': run.out_dir,
@@ -63,7 +64,8 @@ def train(root: str, models_py: str, out_dir: str,
   root = checkout.find(root)
   subprocess.run(checkout.script_command(
       [os.path.join(root, SCRIPT), *arguments], root), cwd=root, check=True)
-  return _written(tile.TrainSettings(**{**given, **paths_given}), out_dir)
+  return _written(
+      tile.TrainSettings(**{**given, **paths_given}), source, out_dir)
 
 
 def parsed(arguments: Sequence[str]) -> dict[str, Any]:
@@ -93,28 +95,33 @@ def _data_files(data_root: str) -> list[str]:
   return paths
 
 
-def _require_class(name: str, path: str) -> None:
-  """Raises UserError if a models.py cannot be used or lacks a class."""
+def _require_class(name: str, path: str) -> bytes:
+  """The models.py; UserError if it cannot be used or lacks a class."""
   if faults := allowed_imports.faults_of(path):
     raise UserError('\n  '.join(faults))
-  with files.open_ordinary(path) as file:
-    nodes = [*ast.walk(ast.parse(file.read()))]
+  source = files.read_file(path)
+  nodes = [*ast.walk(ast.parse(source))]
   bound = {getattr(node, 'name', getattr(node, 'id', '')) for node in nodes}
   if name not in bound | {'*'} and '*' not in bound:
     classes = [node.name for node in nodes if isinstance(node, ast.ClassDef)
                and not node.name.startswith('_')]
     raise UserError(f'--model={name}: there is no class {name} in {path}; its '
                     f'classes are {", ".join(classes)}')
+  return source
 
 
-def _written(run: tile.TrainSettings, out_dir: str) -> str:
-  """The model folder of a run of the script, which is noted in `out_dir`."""
-  from tpu_graphs_ext.engine import artifacts  # TensorFlow takes seconds.
-  model_dir = artifacts.model_path(
-      run.out_dir, TILE.train_hash(run.baseline_args()))
+def _written(run: tile.TrainSettings, source: bytes, out_dir: str) -> str:
+  """The model folder of a run of the script, which is noted in `out_dir`.
+
+  It gets a copy of the models.py, as `train` leaves it.
+  """
+  name = 'model_' + TILE.train_hash(run.baseline_args())
+  model_dir = os.path.join(run.out_dir, name)
   if not os.path.isdir(model_dir):
     raise UserError(f'{model_dir}: {SCRIPT} should have written this folder '
                     'and has not; see its output above')
+  files.write_file(os.path.join(model_dir, origin.COPY), source)
+  origin.remember(source)
   if (out_dir := files.full_path(out_dir)) != run.out_dir:
     files.write_file(os.path.join(out_dir, LAST), f'{model_dir}\n'.encode())
   return model_dir

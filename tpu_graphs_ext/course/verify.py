@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from tpu_graphs_ext import files, load_models
+from tpu_graphs_ext import files
 from tpu_graphs_ext.course import agreement, allowed_imports, checkout, sandbox
 from tpu_graphs_ext.data import read
 from tpu_graphs_ext.data.normalize import FeatureStats
-from tpu_graphs_ext.engine import artifacts, predictions_csv
+from tpu_graphs_ext.engine import artifacts, origin, predictions_csv
 from tpu_graphs_ext.errors import UserError, shortened
 from tpu_graphs_ext.tasks import TILE, of_run, tile_batches
 
@@ -75,7 +75,8 @@ def verify(model_dir: str, *, models_py: str = '', root: str = '',
 
   Args:
     model_dir: folder model_<hash>, its run file beside it.
-    models_py: the file to hand in; empty: the package's.
+    models_py: the file to hand in; empty: the one that the model was trained
+      with, or if its folder has no copy of that, the package's.
     root: the baseline's checkout; empty: what TPU_GRAPHS_ROOT names.
     data_root: folder of the splits train, valid and test.
     cache_dir: see `read.read_dataset`.
@@ -90,7 +91,8 @@ def verify(model_dir: str, *, models_py: str = '', root: str = '',
   root = checkout.find(root)
   verdict = Verdict(
       files.full_path(model_dir),
-      files.full_path(models_py or load_models.models_path()))
+      files.full_path(models_py or origin.copy_of(model_dir)
+                      or TILE.models_file))
   if not os.path.isdir(verdict.model_dir):
     raise UserError(f'{verdict.model_dir}: there is no such model folder')
   _read_run_file(verdict)
@@ -98,6 +100,12 @@ def verify(model_dir: str, *, models_py: str = '', root: str = '',
     raise UserError(
         f'{verdict.model_dir}: ranks {task.choices}, but the assignment asks '
         f'for {TILE.choices}; `evaluate --task {task.name}` measures this one')
+  copy = origin.copy_of(model_dir)
+  if copy and os.path.isfile(verdict.models_py) and (
+      files.sha256(copy) != files.sha256(verdict.models_py)):
+    verdict.notes.append(
+        f'{verdict.models_py} is not the models.py that the model was trained '
+        f'with, which is {copy}')
   if verdict.run_info:  # Before the time is spent: it may be another's.
     _log.info('handing in %s: %s', verdict.run_info['args']['model'],
               _trained(verdict))
@@ -187,6 +195,7 @@ class _Grader:
       verdict.faults.append(_TOY)
       return
     answer = self._ask(data)
+    data = None  # The script needs the memory for its own.
     verdict.faults += answer.faults
     if answer.misfit and self._ranks_as_here(self._predicted, toy_data=True):
       verdict.faults.append(_TOY)

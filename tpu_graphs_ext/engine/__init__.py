@@ -5,6 +5,8 @@ settings         the settings of each verb, checked when created
 train            a training run; callbacks, compiled_model, threads serve it
 resume           the folder of an interrupted run; finished runs
 scoring          a trained model, ready to score problems; duplicates
+origin           the models.py and the data that a run was trained with
+foreign          scores and rankings of models of other frameworks
 evaluate         errors on labelled problems; metrics has the formulas
 results          the table of an evaluation: means, text, JSON and CSV
 out_of_range     problems beyond the range of the training data

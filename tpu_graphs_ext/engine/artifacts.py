@@ -30,7 +30,7 @@ import tensorflow as tf
 import tpu_graphs_ext
 from tpu_graphs_ext import files, load_models
 from tpu_graphs_ext.data.normalize import FeatureStats
-from tpu_graphs_ext.engine import saved_weights
+from tpu_graphs_ext.engine import origin, saved_weights
 from tpu_graphs_ext.engine.settings import parse_model_kwargs
 from tpu_graphs_ext.engine.task import Task
 from tpu_graphs_ext.errors import UserError
@@ -42,9 +42,9 @@ PRETRAINED = 'pretrained'
 PRETRAINED_FOLDER = os.path.join(
     os.path.dirname(os.path.dirname(os.path.abspath(__file__))), 'pretrained')
 
-# What Keras writes into a model folder.
+# What a run writes into a model folder.
 _SAVED_FILES = ('saved_model.pb', 'keras_metadata.pb', 'fingerprint.pb',
-                'assets', 'variables/variables.index',
+                origin.COPY, 'assets', 'variables/variables.index',
                 'variables/variables.data-00000-of-00001')
 
 
@@ -68,14 +68,20 @@ def require_own(model_dir: str) -> None:
 
 
 def save_run(model: tf.keras.Model, run_info: dict[str, Any], out_dir: str,
-             task: Task) -> tuple[str, str]:
-  """Writes the model folder, then the run file; returns both paths."""
+             task: Task, models_py: bytes = b'') -> tuple[str, str]:
+  """Writes the model folder, then the run file; returns both paths.
+
+  `models_py` is what the model was trained with; see `origin`.
+  """
   model_dir = model_path(out_dir, task.train_hash(run_info['args']))
   try:
     with files.new_folder(model_dir, lambda: require_own(
         model_dir)) as temporary, quiet_keras():
       model.save(temporary, save_format='tf',
                  include_optimizer=task.keeps_optimizer)
+      if models_py:
+        with open(os.path.join(temporary, origin.COPY), 'wb') as file:
+          file.write(models_py)
   except (OSError, tf.errors.OpError) as error:
     raise UserError(
         f'{model_dir}: cannot be written ({str(error)[:300]}); free some space '
@@ -192,7 +198,7 @@ def _rules(run_info: Any) -> Iterator[tuple[str, Any, bool, str]]:
   """(field, value, whether it keeps its rule, the rule)."""
   yield 'content', run_info, isinstance(run_info, dict), 'an object'
   for field in ('args', 'train_curve', 'final_error', 'seconds', 'settings',
-                'test_predictions', 'versions'):
+                'test_predictions', 'versions', 'models_py', 'data'):
     value = run_info.get(field, None if field == 'args' else {})
     yield field, value, isinstance(value, dict), 'an object'
   args, has_stats = run_info['args'], 'feature_stats' in run_info

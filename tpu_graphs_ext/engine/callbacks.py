@@ -208,7 +208,7 @@ class Epochs:
     self._best.restore()
     artifacts.save_run(
         self._model, self._run_info, os.path.dirname(self._folder.model_dir),
-        self._settings.task)
+        self._settings.task, self._folder.origin.source)
     return (f'The best model so far (epoch {self.progress.best_epoch + 1}, '
             f'validation OPA {self.progress.best_val_opa:.4f}) is '
             f'{self._folder.model_dir}')

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, Optional, Union
 
 import numpy as np
 
 from tpu_graphs_ext.data.kernel import Problem, Problems
-from tpu_graphs_ext.engine import metrics, out_of_range, results, scoring
+from tpu_graphs_ext.engine import (
+  metrics,
+  origin,
+  out_of_range,
+  results,
+  scoring,
+)
+from tpu_graphs_ext.engine.foreign import ForeignRanker
 from tpu_graphs_ext.engine.settings import Loading
 from tpu_graphs_ext.engine.task import Task
 from tpu_graphs_ext.errors import UserError, shortened
 
 if TYPE_CHECKING:
   import pandas
+
+AnyRanker = Union[scoring.Ranker, ForeignRanker]
 
 _log = logging.getLogger(__name__)
 
@@ -29,8 +39,9 @@ def evaluate(model_dir: str, data: str = '', *,
 
 
 def evaluate_all(model_dirs: Sequence[str], data: str = '', *,
-                 loading: Loading,
-                 ks: Optional[Sequence[int]] = None) -> list[results.Results]:
+                 loading: Loading, ks: Optional[Sequence[int]] = None,
+                 foreign: Sequence[ForeignRanker] = ()
+                 ) -> list[results.Results]:
   """Measures trained models of a task on the same labelled problems.
 
   Raises UserError if a file is missing or damaged, has no labels, or belongs to
@@ -41,19 +52,28 @@ def evaluate_all(model_dirs: Sequence[str], data: str = '', *,
     data: what the task reads; empty: valid of the data root of `loading`, or
       of the first model's collection.
     loading: how to load the models; also data_root and cache_dir of `data`,
-      and the task of all.
+      and the task of all. Its models_py may name a file for each model.
     ks: how many configurations to try; None: the task's.
+    foreign: scores of other models, which come after these.
   """
   # All models first: a wrong name must not wait for the others' scores.
-  rankers = [scoring.load_ranker(model_dir, loading)
-             for model_dir in model_dirs]
+  rankers = [*map(scoring.load_ranker, model_dirs, loading.for_each(
+      len(model_dirs))), *foreign]
   source, problems = rankers[0].read(loading, 'valid', data)
+  for ranker in rankers[:len(model_dirs)] if not data else ():
+    origin.warn_of_other_data(ranker.name, ranker.data, source, 'valid')
   problems = labelled(problems, source, rankers[0].task)
-  for ranker in rankers:
+  for ranker in rankers[:len(model_dirs)]:
     out_of_range.warn(ranker, problems)
-  return [ranker.task.evaluation(
+  return [evaluation(ranker, problems, source, ks) for ranker in rankers]
+
+
+def evaluation(ranker: AnyRanker, problems: Problems, source: str,
+               ks: Optional[Sequence[int]] = None) -> results.Results:
+  """Measures one model on labelled problems, which are of `source`."""
+  return ranker.task.evaluation(
       ranker.name, source, measure(ranker, problems, 'evaluate', ks),
-      ranker.keep_repeats, type(ranker.model).__name__) for ranker in rankers]
+      ranker.keep_repeats, ranker.class_name)
 
 
 def labelled(problems: Problems, source: str, task: Task) -> Problems:
@@ -79,13 +99,25 @@ def require_labels(problems: Problems, source: str, task: Task) -> None:
         'or write predictions with `tpu-graphs-ext predict`')
 
 
-def measure(ranker: scoring.Ranker, problems: Problems, what: str,
+def measure(ranker: AnyRanker, problems: Problems, what: str,
             ks: Optional[Sequence[int]] = None) -> pandas.DataFrame:
-  """Scores and measures labelled problems: a row each, see `Task.row_of`."""
+  """Scores and measures labelled problems: a row each, see `Task.row_of`.
+
+  A measure that needs more places than are known of one problem is NaN for all,
+  whose mean would else be one over the smallest.
+  """
   ks = ks or ranker.task.top_ks
-  return results.table(
-      ranker.task.row_of(problem, scores, ks)
-      for problem, scores in ranker.score_all(problems, what))
+  rows, known = [], math.inf
+  for problem, scores in ranker.score_all(problems, what):
+    rows.append(ranker.task.row_of(problem, scores, ks))
+    if (scores.known_places or problem.num_configs) < problem.num_configs:
+      known = min(known, scores.known_places)
+  table = results.table(rows)
+  unknown = [column for column in table if (column in results.SCORES
+             and known < math.inf) or (column.startswith('slowdown')
+             and int(column.rpartition('_')[2]) > known)]
+  table[unknown] = math.nan
+  return table
 
 
 def measures_of_order(problem: Problem, scores: scoring.Scores,

@@ -4,7 +4,8 @@
     started.json             its seed, and the time in its default names
     checkpoint, ckpt-*       the last finished epoch; see `callbacks`
 
-The hash is of the settings, so a resumed run finds the folder by it.
+The hash is of the settings, of models.py and of the data, so a resumed run
+finds the folder by it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from collections.abc import Iterator
 from typing import Any, Optional
 
 from tpu_graphs_ext import files
-from tpu_graphs_ext.engine import artifacts, checkpoint_index
+from tpu_graphs_ext.engine import artifacts, checkpoint_index, origin
 from tpu_graphs_ext.engine.settings import MOST_SEED, Training
 from tpu_graphs_ext.errors import UserError
 
@@ -52,7 +53,9 @@ class ResumeFolder:
   """
 
   def __init__(self, settings: Training):
-    key = json.dumps(_fixed(settings), sort_keys=True).encode()
+    self.origin = origin.of_training(settings)
+    key = json.dumps(
+        [_fixed(settings), self.origin.key], sort_keys=True).encode()
     out_dir = os.path.expanduser(settings.out_dir)
     self.path = os.path.join(
         out_dir, 'resume_' + hashlib.md5(key).hexdigest())
@@ -129,8 +132,12 @@ class ResumeFolder:
         os.remove(path)
 
 
-def finished_run(settings: Training) -> Optional[artifacts.Run]:
-  """The latest finished run with these settings, in their --out_dir."""
+def finished_run(settings: Training,
+                 trained_with: origin.Origin) -> Optional[artifacts.Run]:
+  """The latest finished run with the same settings, models.py and data.
+
+  It is in their --out_dir.
+  """
   out_dir, fixed = os.path.expanduser(settings.out_dir), _fixed(settings)
   paths = glob.glob(os.path.join(glob.escape(out_dir), 'run_*.jsonz'))
   for path in sorted(paths, key=os.path.getmtime, reverse=True):
@@ -141,7 +148,8 @@ def finished_run(settings: Training) -> Optional[artifacts.Run]:
           artifacts.model_path(out_dir, run_hash), settings.task)
       # Only the end of a run writes the total.
       if 'total' in run.info.get('seconds', {}) and (
-          fixed.items() <= run.info.get('settings', {}).items()):
+          fixed.items() <= run.info.get('settings', {}).items()
+          and trained_with.is_of(run.info)):
         return run
   return None
 

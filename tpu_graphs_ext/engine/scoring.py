@@ -7,7 +7,7 @@ import dataclasses
 import itertools
 import logging
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Optional
 
@@ -18,7 +18,7 @@ from tqdm import tqdm
 from tpu_graphs_ext import load_models
 from tpu_graphs_ext.data.kernel import Problem, Problems
 from tpu_graphs_ext.data.normalize import FeatureStats
-from tpu_graphs_ext.engine import artifacts, threads
+from tpu_graphs_ext.engine import artifacts, origin, threads
 from tpu_graphs_ext.engine.settings import Loading
 from tpu_graphs_ext.engine.task import Task
 from tpu_graphs_ext.errors import UserError
@@ -49,6 +49,7 @@ class Scores:
   given: np.ndarray
   first: np.ndarray  # int64 [configs], `first_copies` of the model's features.
   keep_repeats: bool = False  # Sort by `given` alone.
+  known_places: Optional[int] = None  # Of `order`; None: all.
 
   @property
   def repeats(self) -> np.ndarray:
@@ -84,10 +85,19 @@ class Ranker:
   in_elements: bool = False  # Tile bounds count elements, not layout tiles.
   opcodes: Optional[frozenset[int]] = None  # In training; None: unknown.
   args: dict[str, Any] = dataclasses.field(default_factory=dict)  # Of its run.
+  data: Mapping[str, str] = dataclasses.field(default_factory=dict)  # `origin`.
+
+  @property
+  def class_name(self) -> str:
+    return type(self.model).__name__
 
   def read(self, loading: Loading, split: str,
            data: str = '') -> tuple[str, Problems]:
     """The problems in `data`, else a split; and where they were read from."""
+    if not (data or all(getattr(loading, name, '') or name in self.args
+                        for name in self.task.collection_args)):
+      raise UserError(f'{self.name}: --data must name its '
+                      f'{self.task.problem}s')
     source = data or os.path.join(
         loading.data_root, *self.task.collection(self.args, loading), split)
     return source, self.task.read(source, loading)
@@ -181,14 +191,16 @@ def load_ranker(model_dir: str, loading: Loading) -> Ranker:
   task = loading.task
   run = artifacts.load_run(model_dir, task)
   stats, num_ops = normalisation(run, loading)
-  model = artifacts.load_model(run, num_ops, task.sample_graph(stats),
-                               loading.models_file)
+  model = artifacts.load_model(
+      run, num_ops, task.sample_graph(stats),
+      origin.models_file_of(run.model_dir, run.info, loading))
   opcodes = run.info.get('opcodes')
   return Ranker(
       model, stats, num_ops, task, model_dir,
       getattr(loading, 'keep_repeats', False),
       _counts_elements(run.model_kwargs.get('feature_stats'), model),
-      opcodes and frozenset(opcodes), run.info['args'])
+      opcodes and frozenset(opcodes), run.info['args'],
+      run.info.get('data', {}))
 
 
 def _counts_elements(given: Any, model: Any) -> bool:

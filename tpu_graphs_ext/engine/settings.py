@@ -188,6 +188,22 @@ class Loading(Checked):
   data_root: str = as_in(Training, 'data_root')
   cache_dir: str = as_in(Training, 'cache_dir')
   toy_data: bool = as_in(Training, 'toy_data')
-  models_py: str = as_in(Training, 'models_py')
+  models_py: str = as_in(
+      Training, 'models_py', help="file with the model's class; empty: the one "
+      "that it was trained with, else the package's. For several models "
+      'several, separated by commas')
 
   STATS: ClassVar[tuple[str, ...]] = ('run', 'train')
+
+  def for_each(self, count: int) -> list[Loading]:
+    """The settings of each of several models: `models_py` may name several.
+
+    Raises UserError unless that is one file, or as many as models.
+    """
+    paths = self.models_py.split(',')
+    if len(paths) not in (1, count):
+      raise UserError(
+          f'--models_py={self.models_py}: names {len(paths)} files for {count} '
+          'models; name one, or one for each in their order')
+    return [dataclasses.replace(self, models_py=path)
+            for path in (paths if len(paths) > 1 else count * paths)]

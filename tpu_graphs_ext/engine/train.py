@@ -19,6 +19,7 @@ from tpu_graphs_ext.engine import (
   artifacts,
   callbacks,
   evaluate,
+  origin,
   predictions_csv,
   rank,
   results,
@@ -85,14 +86,15 @@ def train(settings: Training, further: callbacks.Further = ()) -> TrainResult:
   settings, splits = task.prepared(settings)
   folder = resume.ResumeFolder(settings)
   if settings.resume and folder.is_new:
-    if run := resume.finished_run(settings):
+    if run := resume.finished_run(settings, folder.origin):
       _log.info('--resume: this run is finished')
       csv_path = os.path.expanduser(run.info['args']['results_csv'])
       return TrainResult(
           run.model_dir, artifacts.run_path_of(run.model_dir),
           csv_path if os.path.exists(csv_path) else None, run.info)
-    _log.info('--resume: no interrupted run with these settings in %s; '
-              'starting a new one', settings.out_dir)
+    _log.info('--resume: no interrupted run with these settings, this '
+              'models.py and this data in %s; starting a new one',
+              settings.out_dir)
   csv_path = (os.path.expanduser(folder.args['results_csv'])
               if settings.test_mode == 'predictions' else None)
   tf.keras.utils.set_random_seed(folder.seed)  # Of weights and dropout.
@@ -100,6 +102,7 @@ def train(settings: Training, further: callbacks.Further = ()) -> TrainResult:
   run_info = _new_run_info(settings, splits, folder)
   run_info['seconds']['read'] = time.monotonic() - started
   _check_outputs(settings)
+  origin.remember(folder.origin.source)
   with folder.held():
     epochs = callbacks.Epochs(settings, model, run_info, folder)
     with epochs.saved_if_interrupted():
@@ -137,6 +140,7 @@ def _new_run_info(settings: Training, splits: Splits,
       'feature_stats': splits.stats.to_json(),
       'num_ops': splits.num_ops,
       'opcodes': splits.train.opcodes,
+      **folder.origin.info,
       'host': HOST,
       'versions': artifacts.versions(),
       'seconds': {},

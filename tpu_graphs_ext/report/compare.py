@@ -57,8 +57,8 @@ def random_of(task: ShippedTask) -> str:
 
 class Measured(NamedTuple):
   """A run, its model, and a row a problem; see `Task.row_of`."""
-  run: Run
-  ranker: scoring.Ranker
+  run: Optional[Run]  # None: its scores come from elsewhere.
+  ranker: evaluate.AnyRanker
   rows: pd.DataFrame
 
 
@@ -98,13 +98,15 @@ class Comparison:
 
 
 def measured(groups: Sequence[Group], data: str, loading: LoadSettings,
-            problems: list[str]) -> Optional[Comparison]:
+            problems: list[str], foreign: Sequence[evaluate.AnyRanker] = ()
+            ) -> Optional[Comparison]:
   """Ranks the same labelled problems with every model that can be loaded.
 
   Args:
     data: labelled problems: a folder of .npz files, a .npz or, for tiles, a
       .pb; empty: the valid split of `loading`'s data root, or else their own.
     problems: a message is added for everything that cannot be done.
+    foreign: scores of other models on the same problems, a group each.
   """
   every = [(group, run) for group in groups for run in group.runs
            if run.model_dir]
@@ -133,6 +135,12 @@ def measured(groups: Sequence[Group], data: str, loading: LoadSettings,
       text = str(error)
       problems.append(text if run.model_dir in text or text.startswith(source)
                       else f'{run.model_dir}: {text}')
+  for ranker in foreign if found else ():
+    try:
+      found.groups[ranker.class_name] = [Measured(
+          None, ranker, evaluate.measure(ranker, found.problems, ''))]
+    except UserError as error:
+      problems.append(str(error))
   problems[:] = dict.fromkeys(problems)
   return found if found and found.groups else None
 
@@ -143,6 +151,7 @@ def _loading_of(task: ShippedTask, run: Run, given: LoadSettings,
   default = task.loading()
   chosen = {name: value for name, value in vars(given).items()
             if hasattr(default, name)}
+  chosen['models_py'] = run.models_py
   if given.stats not in task.loading.STATS:
     chosen['stats'] = 'train'
   if given.data_root == given.task.loading.data_root:

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from tpu_graphs_ext import files
+from tpu_graphs_ext.engine.foreign import ForeignRanker
 from tpu_graphs_ext.report import KERNELS, compare, kernels, page
 from tpu_graphs_ext.report.compare import Comparison, Looks, measures_of
 from tpu_graphs_ext.report.runs import Group, find, grouped, shown
@@ -21,7 +22,8 @@ _log = logging.getLogger(__name__)
 
 def report(paths: Sequence[str], *, out: str, data: str = '',
            num_kernels: int = KERNELS,
-           loading: LoadSettings = LoadSettings()) -> str:
+           loading: LoadSettings = LoadSettings(),
+           foreign: Sequence[ForeignRanker] = ()) -> str:
   """Writes a page about training runs; returns its path.
 
   What cannot be read or measured is named in the page and in the log.
@@ -29,7 +31,8 @@ def report(paths: Sequence[str], *, out: str, data: str = '',
   Args:
     paths: model folders, run files, or folders of them.
     out: the file to write.
-    data, loading: see `compare.measured`.
+    data, foreign: see `compare.measured`.
+    loading: see there; its models_py may name a file for each of the paths.
     num_kernels: of the worst and of the best kernels of each group.
 
   Raises UserError if there is no run, there are runs of two tasks, the extra
@@ -37,13 +40,16 @@ def report(paths: Sequence[str], *, out: str, data: str = '',
   """
   page.require_packages()
   path = files.Output('--out', page.START, 'report of this package').check(out)
-  found, problems = find(paths)
-  groups = grouped(found)
-  comparison = compare.measured(groups, data, loading, problems)
+  runs, problems = find(paths, [
+      each.models_py for each in loading.for_each(len(paths))])
+  groups = grouped(runs)
+  comparison = compare.measured(groups, data, loading, problems, foreign)
   for problem in problems:
     _log.warning('%s', problem)
   task = groups[0].runs[0].task
-  looks = compare.looks_of([group.name for group in groups], task)
+  looks = compare.looks_of(
+      [*(group.name for group in groups),
+       *(ranker.class_name for ranker in foreign)], task)
   content = page.render(
       comparison=comparison and compare.section(comparison, looks),
       kernels=comparison and kernels.section(comparison, num_kernels, looks),
@@ -76,7 +82,7 @@ def frame_of(groups: Sequence[Group], comparison: Optional[Comparison],
   columns = [one.column for one in measures_of(task)]
   measured = {one.run.run_path: one.rows[columns].mean()
               for of in (comparison.groups.values() if comparison else ())
-              for one in of}
+              for one in of if one.run}
   frame = pd.DataFrame([
       {'group': group.name, 'run': run.name[:8], **run.record(task.top_ks),
        **measured.get(run.run_path, dict.fromkeys(columns, np.nan))}

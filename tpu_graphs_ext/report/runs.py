@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import itertools
 import json
 import math
 import os
@@ -49,7 +50,11 @@ class Run:
            if key not in _NOT_TRAINED},
         **{key: self.settings[key] for key in ('data_root', 'toy_data')
            if key in self.settings},
+        **{name: str(of.get(key))[:8] for name, of, key in (
+            ('models.py', info.get('models_py', {}), 'sha256'),
+            ('train files', info.get('data', {}), 'train')) if key in of},
         'host': info.get('host', "the baseline's script")}
+    self.models_py = ''  # The file to load its class from, if one is named.
     try:
       curve = pd.DataFrame(info.get('train_curve', {}), dtype=float)
     except (ValueError, TypeError):
@@ -85,14 +90,16 @@ class Group(NamedTuple):
   runs: Sequence[Run]
 
 
-def find(paths: Sequence[str]) -> tuple[list[Run], list[str]]:
+def find(paths: Sequence[str], models_py: Sequence[str] = ()
+         ) -> tuple[list[Run], list[str]]:
   """The runs that paths name, and what was wrong with others.
 
-  Paths are model folders, run files, or folders of them, at any depth. Raises
-  UserError without a single run, or with runs of both tasks.
+  Paths are model folders, run files, or folders of them, at any depth; each may
+  have a file with the classes of its runs. Raises UserError without a single
+  run, or with runs of both tasks.
   """
   runs, problems = {}, []
-  for path in paths:
+  for path, file in itertools.zip_longest(paths, models_py, fillvalue=''):
     read, run_paths = [], _run_paths(path)
     if not run_paths:
       problems.append(f'{path}: has no file run_<hash>.jsonz')
@@ -103,6 +110,7 @@ def find(paths: Sequence[str]) -> tuple[list[Run], list[str]]:
         problems.append(str(error))
     # The names of runs are hashes, whose order means nothing.
     for run in sorted(read, key=lambda run: (run.model, run.name)):
+      run.models_py = file
       runs.setdefault(os.path.realpath(run.run_path), run)
   if not runs:
     raise UserError('\n  '.join(

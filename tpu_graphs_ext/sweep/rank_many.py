@@ -26,6 +26,7 @@ from tpu_graphs_ext import files
 from tpu_graphs_ext.data import read
 from tpu_graphs_ext.engine import (
   artifacts,
+  origin,
   out_of_range,
   scoring,
   threads,
@@ -118,7 +119,8 @@ def _settings(model_dir: str, loading: LoadSettings,
   run = artifacts.load_run(model_dir, loading.task)
   folder = files.full_path(run.model_dir)
   stats, num_ops = scoring.normalisation(run, loading)
-  models_py = files.full_path(loading.models_file)
+  models_py = files.full_path(
+      origin.models_file_of(folder, run.info, loading))
   with open(models_py, 'rb') as file:
     source_sum = hashlib.sha256(file.read()).hexdigest()
   basis = _hash_of([
@@ -126,7 +128,8 @@ def _settings(model_dir: str, loading: LoadSettings,
       run.info, files.sums(folder), source_sum, stats.to_json(),
       num_ops, loading.keep_repeats, asked])
   return Settings(basis, folder, dataclasses.replace(
-      loading, models_py=loading.models_py and models_py,
+      loading, models_py='' if models_py == loading.task.models_file
+      else models_py,
       data_root=files.full_path(loading.data_root)), **asked)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Optional
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Optional, Union
 
+from tpu_graphs_ext.data.kernel import Kernel, Partition
 from tpu_graphs_ext.engine import evaluate as evaluate_lib
+from tpu_graphs_ext.engine import foreign
 from tpu_graphs_ext.engine import rank as rank_lib
 from tpu_graphs_ext.engine.results import Results
 from tpu_graphs_ext.engine.settings import TOP_CONFIGS, Loading
@@ -35,6 +37,34 @@ def evaluate_all(model_dirs: Sequence[str], data: str = '', *,
     ks: how many configurations to try; None: the task's.
   """
   return evaluate_lib.evaluate_all(model_dirs, data, loading=loading, ks=ks)
+
+
+def measure(kernels: Union[str, Iterable[Kernel]],
+            scores: Mapping[str, Any], *, name: str = 'scores',
+            ks: Optional[Sequence[int]] = None,
+            loading: Loading = LoadSettings()) -> Results:
+  """Measures the scores of any model, of any framework, on labelled kernels.
+
+  Args:
+    kernels: a folder of .npz files, one .npz or a .pb; or kernels. With
+      `loading` of layouts the same of programs.
+    scores: kernel's name -> numbers [configs]; the lowest is the fastest. Other
+      names may be there too.
+    name: what to call the model in tables.
+    ks: how many configurations to try; None: the task's.
+    loading: its `keep_repeats` says where duplicates are ranked.
+
+  Raises:
+    UserError: scores of a kernel are missing, of another size or not finite, or
+      the kernels have no labels.
+  """
+  task, source = loading.task, kernels if isinstance(kernels, str) else name
+  problems = (task.read(kernels, loading) if isinstance(kernels, str)
+              else Partition.from_kernels(kernels))
+  return evaluate_lib.evaluation(
+      foreign.ForeignRanker(name, task, scores, keep_repeats=getattr(
+          loading, 'keep_repeats', False)),
+      evaluate_lib.labelled(problems, source, task), source, ks)
 
 
 def rank(model_dir: str, data: str = '', *, top_k: Optional[int] = TOP_CONFIGS,

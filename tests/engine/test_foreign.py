@@ -1,0 +1,142 @@
+"""Scores of other frameworks: measured like a model's, alone or beside it."""
+
+import json
+
+import numpy as np
+import pytest
+
+import tpu_graphs_ext
+from support import saved_run
+from tpu_graphs_ext import cli
+from tpu_graphs_ext.data.kernel import Kernel, Partition
+from tpu_graphs_ext.engine import evaluate, foreign, rank
+from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.tasks import TILE
+from tpu_graphs_ext.tasks.tile import LoadSettings
+
+# Relative runtimes 2, 1, 1.5, 4 and, of a second kernel, 3, 1.
+RUNTIMES = {'net_a': [200, 100, 150, 400], 'net_b': [300, 100]}
+
+
+def kernel(name: str) -> Kernel:
+  count = len(RUNTIMES[name])
+  return Kernel(
+      tile_id=name, node_feat=np.ones((1, 3), np.float32),
+      node_opcode=np.ones(1, np.uint8), edge_index=np.zeros((0, 2), np.int64),
+      config_feat=np.arange(2 * count, dtype=np.float32).reshape(count, 2),
+      runtime_ns=np.array(RUNTIMES[name]), normalizer_ns=np.full(count, 100))
+
+
+KERNELS = [*map(kernel, RUNTIMES)]
+PROBLEMS = Partition.from_kernels(KERNELS)
+
+
+def test_measures_by_hand():
+  """net_a: 0 first (1.0 slower), then 1; net_b: the best one first."""
+  scores = {'net_a': [1, 2, 3, 4], 'net_b': [[0.5, 0.25]], 'other': [1]}
+  found = tpu_graphs_ext.measure(KERNELS, scores, ks=(1, 2), name='mine')
+  assert found.rows['slowdown_1'].tolist() == [1.0, 0.0]
+  assert found.rows['slowdown_2'].tolist() == [0.0, 0.0]
+  # Pairs of net_a in order: 0<2? no (2 > 1.5); 4 of 6 are: (0, 1) is not too.
+  assert found.rows['opa'].tolist() == pytest.approx([4 / 6, 1.0])
+  assert found.model == 'mine' and 'mine' in found.text()
+
+
+def test_duplicates_come_last_unless_kept():
+  double = kernel('net_a')
+  double.config_feat[1] = double.config_feat[0]
+  scores = {'net_a': [1, 2, 3, 4]}
+  for keep, first_two in ((False, 0.5), (True, 0.0)):
+    found = tpu_graphs_ext.measure(
+        [double], scores, ks=(2,), loading=LoadSettings(keep_repeats=keep))
+    assert found.mean['slowdown_2'] == first_two
+
+
+@pytest.mark.parametrize('scores, message', [
+    ({'net_a': [1, 2, 3, 4]}, 'lacks 1 of 2 kernels of the data: net_b'),
+    ({'net_a': [1, 2, 3], 'net_b': [1, 2]}, r'net_a has scores of the shape '
+     r'\(3,\); it must be \(4,\)'),
+    ({'net_a': np.eye(2), 'net_b': [1, 2]}, r'shape \(2, 2\)'),
+    ({'net_a': [1, 2, 3, np.nan], 'net_b': [1, 2]}, 'NaN or infinite'),
+    ({'net_a': ['a', 'b', 'c', 'd'], 'net_b': [1, 2]}, 'must be numbers'),
+    ({'net_a': None, 'net_b': [1, 2]}, 'net_a')])
+def test_scores_that_cannot_be_used(scores, message):
+  with pytest.raises(UserError, match=f'^mine: .*{message}'):
+    tpu_graphs_ext.measure(KERNELS, scores, name='mine')
+
+
+def read(tmp_path, text: str, task=TILE) -> foreign.ForeignRanker:
+  path = tmp_path / 'rows.csv'
+  path.write_text(f'ID,TopConfigs\n{text}')
+  return foreign.read_predictions(str(path), task.loading())
+
+
+def test_a_ranking_has_the_measures_of_its_places(tmp_path):
+  """Two places of four: not OPA, nor top-3, and for no kernel: a mean over the
+  small ones would mislead."""
+  ranker = read(tmp_path, 'tile:xla:net_a,2;0\ntile:xla:net_b,0;1\n'
+                'layout:xla:random:net_a,1;0\n')
+  rows = evaluate.measure(ranker, PROBLEMS, '', (1, 2, 3))
+  assert rows['slowdown_1'].tolist() == [0.5, 2.0]
+  assert rows['slowdown_2'].tolist() == [0.5, 0.0]
+  for column in ('slowdown_3', 'slowdown_kept_3', 'opa', 'kendall'):
+    assert rows[column].isna().all(), column
+  assert rows['random_3'].notna().all()
+  # Padded with 0, as the baseline does; all of the order is known.
+  ranker = read(tmp_path, 'tile:xla:net_a,1;2;0;3;0\ntile:xla:net_b,1;0;0;0;0')
+  rows = evaluate.measure(ranker, PROBLEMS, '', (1, 3))
+  assert rows['opa'].tolist() == [1.0, 1.0]
+  assert rows['slowdown_3'].tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize('text, message', [
+    ('tile:xla:net_a,0;0;1\ntile:xla:net_b,0', 'net_a: must have distinct'),
+    ('tile:xla:net_a,7;0\ntile:xla:net_b,0', 'configurations below 4'),
+    ('tile:xla:net_b,0', 'lacks 1 of 2'), ('', 'lacks 2 of 2')])
+def test_rankings_that_cannot_be_used(tmp_path, text, message):
+  with pytest.raises(UserError, match=f'rows.csv: .*{message}'):
+    evaluate.measure(read(tmp_path, text), PROBLEMS, '')
+
+
+def test_rows_of_several_collections(tmp_path):
+  from tpu_graphs_ext.tasks import LAYOUT
+  text = 'layout:xla:random:unet,1;0\nlayout:xla:default:unet,0;1\n'
+  with pytest.raises(UserError, match='has unet of several collections; '
+                     'choose one with --source and --search'):
+    read(tmp_path, text, LAYOUT)
+  path = tmp_path / 'rows.csv'
+  path.write_text(f'ID,TopConfigs\n{text}')
+  ranker = foreign.read_predictions(str(path), LAYOUT.loading(
+      source='xla', search='default'))
+  assert ranker.of == {'unet': [0, 1]}
+  with pytest.raises(UserError, match='--data must name its programs'):
+    read(tmp_path, text.split('\n')[0], LAYOUT).read(LAYOUT.loading(), 'valid')
+
+
+def test_the_command(tmp_path, saved_model_dir, capsys):
+  """Scores and the CSV of a model say what the model does, beside it."""
+  loading, valid = LoadSettings(cache_dir=''), str(tmp_path / 'valid')
+  for labelled in saved_run.KERNELS:
+    labelled.save(valid)
+  ranked = rank.rank(saved_model_dir, valid, top_k=None, loading=loading)
+  np.savez(tmp_path / 'mine.npz', **{
+      of.tile_id: [choice.score for choice in sorted(
+          of.choices, key=lambda choice: choice.index)] for of in ranked})
+  rows = ''.join(f'\ntile:xla:{of.tile_id},' + ';'.join(
+      str(choice.index) for choice in of.choices) for of in ranked)
+  (tmp_path / 'theirs.csv').write_text(f'ID,TopConfigs{rows}')
+  flags = ['evaluate', '--cache_dir=', f'--data={valid}', '--quiet',
+           f'--scores={tmp_path}/mine.npz',
+           f'--predictions={tmp_path}/theirs.csv']
+  assert cli.main([*flags, f'--dir={saved_model_dir}', '--json']) == 0
+  ours, mine, theirs = json.loads(capsys.readouterr().out)
+  for other in (mine, theirs):
+    assert other['micro']['slowdown'] == ours['micro']['slowdown']
+  assert mine['micro']['opa'] == pytest.approx(ours['micro']['opa'])
+  assert ours['differences'][0]['slowdown']['5']['mean'] == 0
+  assert cli.main(flags) == 0
+  text = capsys.readouterr().out
+  assert '\nmine ' in text and '\ntheirs ' in text and 'mine - theirs' in text
+  (tmp_path / 'mine.npz').write_bytes(b'PK')
+  assert cli.main(flags) == 1
+  assert 'cannot be read as a .npz file of scores' in capsys.readouterr().err

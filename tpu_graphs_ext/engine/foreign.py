@@ -1,0 +1,127 @@
+"""Scores and rankings of models of other frameworks, measured like our own.
+
+A .npz file has an array [configs] for each problem, under its name; the lowest
+score is the fastest. A CSV, as `predictions_csv` describes it, has the first
+places alone: measures that need more of the order are NaN.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tpu_graphs_ext.data import npz
+from tpu_graphs_ext.data.kernel import Problem, Problems
+from tpu_graphs_ext.engine import predictions_csv
+from tpu_graphs_ext.engine.scoring import Ranker, Scores, first_copies
+from tpu_graphs_ext.engine.settings import Loading
+from tpu_graphs_ext.engine.task import Task
+from tpu_graphs_ext.errors import UserError, shortened
+
+
+@dataclasses.dataclass(frozen=True)
+class ForeignRanker:
+  """Stands where a `scoring.Ranker` does, with scores that are there.
+
+  `of` is problem -> scores [configs], or its first configurations in order if
+  they are `ranked`.
+  """
+  name: str  # The file, for messages.
+  task: Task
+  of: Mapping[str, Any]
+  ranked: bool = False
+  keep_repeats: bool = False  # See `Scores`.
+  args: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # No run.
+
+  read = Ranker.read
+
+  @property
+  def class_name(self) -> str:
+    """What to call the model in tables."""
+    return os.path.basename(self.name).rpartition('.')[0] or self.name
+
+  def score_all(self, problems: Problems,
+                what: str) -> Iterator[tuple[Problem, Scores]]:
+    """Yields every problem with its scores, or raises a UserError."""
+    del what
+    missing = sorted(set(problems.names) - self.of.keys())
+    if missing:
+      raise UserError(
+          f'{self.name}: lacks {len(missing)} of {len(problems)} '
+          f'{self.task.problem}s of the data: {shortened(missing)}; it has '
+          f'{len(self.of)} others or in all, such as '
+          f'{shortened(sorted(self.of), 1)}')
+    return ((problem, self.scored(problem)) for problem in problems)
+
+  def scored(self, problem: Problem) -> Scores:
+    """The scores of one problem; UserError if they are not of its size."""
+    configs = problem.num_configs
+    if self.ranked:
+      return _of_order(self.of[problem.name], configs,
+                       f'{self.name}: {problem.name}')
+    try:
+      scores = np.asarray(self.of[problem.name], np.float64)
+    except (TypeError, ValueError) as error:
+      raise UserError(f'{self.name}: {problem.name}: {error}; scores must be '
+                      'numbers') from error
+    if scores.size != configs or scores.shape[-1:] != (configs,):
+      raise UserError(
+          f'{self.name}: {problem.name} has scores of the shape '
+          f'{scores.shape}; it must be ({configs},), its configurations')
+    if not np.isfinite(scores).all():
+      raise UserError(f'{self.name}: {problem.name} has scores that are NaN or '
+                      'infinite')
+    return Scores(
+        scores.reshape(-1), first_copies(getattr(
+            problem, self.task.config_table)) if self.task.has_duplicates
+        else np.arange(configs), self.keep_repeats)
+
+
+def _of_order(places: Sequence[int], configs: int, where: str) -> Scores:
+  """Scores in the order of places, which may be padded with 0."""
+  order = list(places[:configs])
+  if len(set(order)) < len(order) or max(order, default=0) >= configs:
+    raise UserError(f'{where}: must have distinct configurations below '
+                    f'{configs}; it has {shortened(list(map(str, order)), 10)}')
+  scores = np.full(configs, len(order), np.float64)
+  scores[order] = np.arange(len(order))
+  return Scores(scores, np.arange(configs), True, len(order))
+
+
+def read_scores(path: str, loading: Loading) -> ForeignRanker:
+  """A .npz file of scores, or a UserError."""
+  try:
+    names = npz.array_names(os.path.expanduser(path))
+    arrays, faults = npz.read_arrays(os.path.expanduser(path), names)
+  except npz.DamagedError as error:
+    raise UserError(f'{path}: cannot be read as a .npz file of scores '
+                    f'({error})') from error
+  for name, fault in faults.items():
+    raise UserError(f'{path}: {name} {fault}')
+  return ForeignRanker(path, loading.task, arrays,
+                       keep_repeats=getattr(loading, 'keep_repeats', False))
+
+
+def read_predictions(path: str, loading: Loading) -> ForeignRanker:
+  """A predictions CSV, or a UserError; rows of other tasks are left out.
+
+  With several collections, those of `loading` alone.
+  """
+  task, rows = loading.task, predictions_csv.read(path)
+  parts = [getattr(loading, name) for name in task.collection_args]
+  prefix = task.csv_id + ''.join(f'{part}:' for part in parts if all(parts))
+  of = {}
+  for row_id, places in rows.items():
+    if not row_id.startswith(prefix):
+      continue
+    name = row_id.rsplit(':', 1)[1]
+    if name in of:
+      raise UserError(
+          f'{path}: has {name} of several collections; choose one with '
+          f'{" and ".join("--" + arg for arg in task.collection_args)}')
+    of[name] = places
+  return ForeignRanker(path, task, of, ranked=True)
