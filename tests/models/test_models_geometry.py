@@ -50,6 +50,10 @@ def test_analytic_time_by_hand():
   # Of 100 + 60 + 10 + 20 + 2 = 192.
   np.testing.assert_allclose(
       shares[0, 0], np.array([100, 60, 10, 20, 2]) / 192, rtol=1e-5)
+  layer = machine()
+  layer.changes.assign(tf.fill(layer.changes.shape, 1e-3))
+  assert float(layer.constants(hardware())['launch_ns']) == pytest.approx(
+      100 * math.exp(0.01))  # By 1 %.
   # Twice the bandwidth: memory 2 + 6, first transfer 1.
   faster = hardware(bytes_per_ns=2048)
   assert machine()(some, faster)[0].numpy() == pytest.approx(
@@ -71,6 +75,7 @@ def test_scores_move_the_sharpness_but_not_the_physical_constants():
   model = checks.make('MyEarlyJoinSAGE' + checks.RAW)
   graph = tile_batches.kernel_graph(KERNELS[0], STATS)
   model(graph)
+  model._scorer.kernel.assign(tf.ones_like(model._scorer.kernel))
   with tf.GradientTape(persistent=True) as tape:
     learned, log_times = model._learned_and_log_times(*model._encoded(
         models._inputs_of(graph), model._embedded(graph)))

@@ -52,6 +52,13 @@ def test_standardized_mse_by_hand():
     assert value == pytest.approx((1 + 0) / 2, rel=1e-4)
 
 
+def test_log_mse_by_hand():
+  """Logarithms 1 and 3, scores 2 and 8: errors 1 and 5, but for their mean."""
+  value, unused_gradient = value_and_gradient(
+      'log_mse', [[math.exp(1), math.exp(3)]], [[2, 8]])
+  assert value == pytest.approx(2 ** 2, rel=1e-5)
+
+
 @pytest.mark.parametrize('name', LOSSES)
 def test_values_are_finite_and_a_saved_loss_is_found_again(name):
   for labels, scores in (
