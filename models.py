@@ -1603,7 +1603,7 @@ def _matvec(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
   return tf.reduce_sum(x * tf.expand_dims(y, 1), 2)
 
 
-def _turned(x: tf.Tensor) -> tf.Tensor:
+def _transposed(x: tf.Tensor) -> tf.Tensor:
   """[rows, a, b] -> [rows, b, a]."""
   return tf.transpose(x, [0, 2, 1])
 
@@ -1635,32 +1635,34 @@ class _Nodes:
     inputs, outputs: 1 for tensors that the kernel reads and writes.
     convolution, tiled, pool: int32 [kernels], nodes; `has_convolution`,
       [kernels], and `has_pool`, [kernels, 1], are 0 in kernels without one.
-    turned, turn: see `_find_transposition`.
+    before_transposition, permutation: see `_find_transposition`.
   """
   _DEPTH = 8  # Nodes between a transposition and an input, at most.
 
   def __init__(self, graph: _Graph, raw: tf.Tensor, hardware: _Hardware):
     self._graph, self.kernel_of = graph, graph.kernel_of
-    self._number = tf.range(graph.nodes)
-    self.column = {name: raw[:, first:first + number]
-                   for name, (first, number) in _NODE_COLUMNS.items()}
+    self._number = tf.range(graph.nodes)  # int32 [nodes]
+    self.column = {  # [nodes, columns]
+        name: raw[:, first:first + number]
+        for name, (first, number) in _NODE_COLUMNS.items()}
     # The parameters of a fusion and of what it calls have the same numbers.
-    number = tf.cast(tf.clip_by_value(
+    number = tf.cast(tf.clip_by_value(  # int32 [nodes]
         tf.squeeze(self.column['parameter_number'], 1), 0, _KEYS - 1), tf.int32)
-    self.parameter_key = self.kernel_of * _KEYS + number
-    sizes = self._read_sizes()
-    self.rank = tf.reduce_sum(_as_float(sizes > 0), -1)
-    self.shape = tf.maximum(sizes, 1)
-    self.elements = _product(self.shape)
-    self.log_elements = tf.reduce_sum(tf.math.log(self.shape), -1)
-    self._tie_break = self.log_elements / 1000  # Below 0.2.
-    types = _as_float(self.column['element_type'] > 0)
-    self.element_bytes = tf.reduce_max(types * _ELEMENT_BYTES, -1)
+    self.parameter_key = self.kernel_of * _KEYS + number  # int32 [nodes]
+    sizes = self._read_sizes()  # [nodes, 6]
+    self.rank = tf.reduce_sum(_as_float(sizes > 0), -1)  # [nodes]
+    self.shape = tf.maximum(sizes, 1)  # [nodes, 6]
+    self.elements = _product(self.shape)  # [nodes]
+    self.log_elements = tf.reduce_sum(tf.math.log(self.shape), -1)  # [nodes]
+    self._tie_break = self.log_elements / 1000  # [nodes], below 0.2
+    types = _as_float(self.column['element_type'] > 0)  # [nodes, 19]
+    self.element_bytes = tf.reduce_max(types * _ELEMENT_BYTES, -1)  # [nodes]
     self.element_bytes += 4 * _as_float(self.element_bytes == 0)
     self._lay_out(hardware)
-    self.padded = _product(tf.math.ceil(self.size / self.unit) * self.unit)
-    self.stored_bytes = self.element_bytes * self.padded
-    self._rows = tf.concat([
+    self.padded = _product(  # [nodes]
+        tf.math.ceil(self.size / self.unit) * self.unit)
+    self.stored_bytes = self.element_bytes * self.padded  # [nodes]
+    self._rows = tf.concat([  # [nodes, 63]
         self.column['dimensions'], tf.stack([
             self.rank, self.elements, self.opcode_is(_REDUCE)], 1),
         self.shape, self.size, self.unit,
@@ -1670,19 +1672,20 @@ class _Nodes:
   def _read_sizes(self) -> tf.Tensor:
     """Sizes [nodes, 6]; a tensor that only a slice reads has the slice's."""
     graph, sizes = self._graph, self.column['shape']
-    first, last = graph.first_and_last('consumers')
-    reader = tf.gather(graph.opcode, last)
-    taken = tf.gather(sizes, last)
-    is_read = (
+    first, last = graph.first_and_last('consumers')  # int32 [nodes]
+    reader = tf.gather(graph.opcode, last)  # int32 [nodes]
+    taken = tf.gather(sizes, last)  # [nodes, 6]
+    is_sliced = (  # bool [nodes]
         (graph.opcode == _PARAMETER) & tf.equal(first, last)
         & ((reader == _SLICE) | (reader == _DYNAMIC_SLICE))
         & tf.reduce_all(taken <= sizes, -1))
-    same = tf.gather(tf.math.unsorted_segment_max(
-        tf.where(is_read, self._number, -1), self.parameter_key,
+    same = tf.gather(tf.math.unsorted_segment_max(  # int32 [nodes]
+        tf.where(is_sliced, self._number, -1), self.parameter_key,
         graph.kernels * _KEYS), self.parameter_key)
-    inner = tf.maximum(same, 0)
-    is_read = (graph.opcode == _PARAMETER) & (same >= 0) & tf.reduce_all(
-        tf.equal(sizes, tf.gather(sizes, inner)), -1)
+    inner = tf.maximum(same, 0)  # int32 [nodes]
+    is_read = (  # bool [nodes]
+        (graph.opcode == _PARAMETER) & (same >= 0)
+        & tf.reduce_all(tf.equal(sizes, tf.gather(sizes, inner)), -1))
     return tf.where(is_read[:, tf.newaxis], tf.gather(taken, inner), sizes)
 
   def rows(self, index: tf.Tensor) -> _NodeRows:
@@ -1693,32 +1696,38 @@ class _Nodes:
     return _NodeRows(*parts, tf.reshape(order, [-1, _DIMS, _DIMS]))
 
   def opcode_is(self, opcode: int) -> tf.Tensor:
+    """1 on nodes with that opcode: [nodes]."""
     return _as_float(self._graph.opcode == opcode)
 
-  def _lay_out(self, hardware):
-    rank = tf.expand_dims(self.rank, -1)
-    position = tf.constant(_PLACES)
+  def _lay_out(self, hardware: _Hardware) -> None:
+    """Sets `order`, `size` and `unit` by the layout, else row-major."""
+    rank = tf.expand_dims(self.rank, -1)  # [nodes, 1]
+    position = tf.constant(_PLACES)  # [6]
     exists = _as_float(position < rank)  # [nodes, 6]
-    places = tf.cast(tf.maximum(rank - 1 - position, 0), tf.int32)
-    stored = tf.gather(self.column['minor_to_major'], places, batch_dims=1)
-    on_rows = tf.expand_dims(exists, -1)
-    order = _hot(stored) * on_rows
-    valid = tf.reduce_all(tf.equal(tf.reduce_sum(order, 1), exists), -1)
-    valid = tf.reshape(valid, [-1, 1, 1])
-    self.order = tf.where(valid, order, tf.constant(_EYE) * on_rows)
-    self.size = _matvec(self.order, self.shape) + 1 - exists
-    minor, next_minor = (_as_float(position == rank - i) for i in (1, 2))
-    alone = _as_float(rank == 1)
+    places = tf.cast(tf.maximum(rank - 1 - position, 0), tf.int32)  # [nodes, 6]
+    stored = tf.gather(  # [nodes, 6]
+        self.column['minor_to_major'], places, batch_dims=1)
+    on_rows = tf.expand_dims(exists, -1)  # [nodes, 6, 1]
+    order = _hot(stored) * on_rows  # [nodes, 6, 6]
+    is_permutation = tf.reduce_all(  # bool [nodes]
+        tf.equal(tf.reduce_sum(order, 1), exists), -1)
+    self.order = tf.where(  # [nodes, 6, 6]
+        tf.reshape(is_permutation, [-1, 1, 1]), order,
+        tf.constant(_EYE) * on_rows)
+    self.size = _matvec(self.order, self.shape) + 1 - exists  # [nodes, 6]
+    minor, next_minor = (  # [nodes, 6]
+        _as_float(position == rank - i) for i in (1, 2))
+    alone = _as_float(rank == 1)  # [nodes, 1]
     # A half or a quarter of the sublanes where that holds all rows.
     half = hardware.sublanes / 2
-    rows = tf.maximum(1.0, half / 2 * (
+    rows = tf.maximum(1.0, half / 2 * (  # [nodes, 6]
         1 + _as_float(self.size > half / 2) + 2 * _as_float(self.size > half)))
     self.unit = (1 + minor * (hardware.lanes - 1) + next_minor * (rows - 1)
                  + minor * alone * hardware.lanes * (hardware.sublanes - 1))
 
   def read_by(self, mask: tf.Tensor) -> tf.Tensor:
-    """Marks the producers of the marked nodes."""
-    consumer, producer = self._graph.edges['consumers']
+    """Marks the producers of the marked nodes: [nodes] -> same."""
+    consumer, producer = self._graph.edges['consumers']  # int32 [edges]
     return tf.sign(tf.math.unsorted_segment_sum(
         tf.gather(mask, consumer), producer, self._graph.nodes))
 
@@ -1731,21 +1740,23 @@ class _Nodes:
 
     Scores are whole numbers; of equal ones, the larger tensor's.
     """
-    score += self._tie_break
-    best = self._graph.on_nodes(tf.math.segment_max(score, self.kernel_of))
+    score += self._tie_break  # [nodes]
+    best = self._graph.on_nodes(  # [nodes]
+        tf.math.segment_max(score, self.kernel_of))
     return tf.math.segment_min(
         tf.where(tf.equal(score, best), self._number, tf.int32.max),
         self.kernel_of)
 
   def marked(self, picked: tf.Tensor) -> tf.Tensor:
-    """Marks the picked node of each kernel."""
+    """Marks the picked node of each kernel: int32 [kernels] -> [nodes]."""
     return _as_float(tf.equal(self._number, self._graph.on_nodes(picked)))
 
   def any_of(self, mask: tf.Tensor) -> tf.Tensor:
     """1 on all nodes of a kernel with a marked one; see `_Graph.on_nodes`."""
     return self._graph.on_nodes(tf.math.segment_max(mask, self.kernel_of))
 
-  def _find_roles(self, hardware):
+  def _find_roles(self, hardware: _Hardware) -> None:
+    """Sets `inputs`, `outputs` and the rest; masks are [nodes]."""
     parameter = self.opcode_is(_PARAMETER)
     self.is_no_root = 1 - _as_float(tf.squeeze(self.column['is_root'], 1) > 0)
     unread = _as_float(self._graph.degree['consumers'] == 0)
@@ -1762,34 +1773,36 @@ class _Nodes:
     convolution = product * tf.sign(
         self._graph.sum_of('producers', self.is_no_root))
     # The last one; earlier ones make its operands.
-    self.convolution = self.pick(
+    self.convolution = self.pick(  # int32 [kernels]
         convolution * (1 + tf.cast(self._number, tf.float32)))
     self.products = tf.math.segment_sum(convolution, self.kernel_of)
-    self.has_convolution = tf.math.segment_max(convolution, self.kernel_of)
+    self.has_convolution = tf.math.segment_max(  # [kernels]
+        convolution, self.kernel_of)
     reduced = self.outputs * self.opcode_is(_REDUCE)
     # Where tiles count elements, also an output computed from a reduction.
-    out = self._graph.on_nodes(self.pick(self.outputs))
+    out = self._graph.on_nodes(self.pick(self.outputs))  # int32 [nodes]
     alike = hardware.in_elements * self.opcode_is(_REDUCE) * _as_float(
         tf.reduce_all(tf.equal(self.shape, tf.gather(self.shape, out)), -1))
     reduced = tf.where(self.any_of(reduced) > 0, reduced, alike)
     whole = self.operands_of(reduced)
     tiled = tf.where(self.any_of(whole) > 0, whole, self.outputs)
-    self.tiled = tf.where(
+    self.tiled = tf.where(  # int32 [kernels]
         self.has_convolution > 0, self.convolution, self.pick(tiled))
-    tiled = self._graph.on_nodes(self.tiled)
+    tiled = self._graph.on_nodes(self.tiled)  # int32 [nodes]
     self._as_tiled = _as_float(
         tf.equal(self.rank, tf.gather(self.rank, tiled))
         & tf.reduce_all(tf.equal(self.shape, tf.gather(self.shape, tiled)), -1))
-    self.vector_ops = self._vector_ops(reduced)
+    self.vector_ops = self._vector_ops(reduced)  # [kernels]
     pools = self._as_tiled * self.opcode_is(
         _REDUCE_WINDOW) * self._graph.on_nodes(1 - self.has_convolution)
-    self.pool = self.pick(pools)
-    self.has_pool = tf.math.segment_max(pools, self.kernel_of)[:, tf.newaxis]
+    self.pool = self.pick(pools)  # int32 [kernels]
+    self.has_pool = tf.math.segment_max(  # [kernels, 1]
+        pools, self.kernel_of)[:, tf.newaxis]
     # A result of four bytes can hold the sums; others cannot.
     has_room = self.outputs * _as_float(
         tf.equal(self.element_bytes, 4)
         & _is_about(self.elements / tf.gather(self.elements, tiled), 1.001))
-    self.sum_bytes = 4 * self.has_convolution * (
+    self.sum_bytes = 4 * self.has_convolution * (  # [kernels]
         1 - tf.math.segment_max(has_room, self.kernel_of))
     self._find_update()
     self._find_transposition(hardware)
@@ -1798,43 +1811,46 @@ class _Nodes:
     """Sets `written` [kernels, 6], sizes of what an update in place writes, of
     the tiled tensor's physical dimensions; without one the tensor's."""
     tiled = self.rows(self.tiled)
-    updates = self.operands_of(
+    updates = self.operands_of(  # [nodes]
         self.marked(self.tiled) * self.opcode_is(_DYNAMIC_UPDATE_SLICE))
     updates *= _as_float(tf.equal(
         self.rank, self._graph.on_nodes(tf.squeeze(tiled.rank, 1))))
     # Of the tensor and what is written into it the smaller one.
     update = self.rows(self.pick(updates * (2 - 2 * self._tie_break)))
-    has_update = tf.math.segment_max(updates, self.kernel_of)[:, tf.newaxis]
-    self.written = tf.where(
+    has_update = tf.math.segment_max(  # [kernels, 1]
+        updates, self.kernel_of)[:, tf.newaxis]
+    self.written = tf.where(  # [kernels, 6]
         has_update > 0, tf.maximum(_matvec(tiled.order, update.shape), 1),
         tiled.size)
 
   def _find_transposition(self, hardware: _Hardware) -> None:
-    """Sets `turned` [nodes], 1 for nodes that a transposition depends on, and
-    `turn` [kernels, 6, 6], its permutation of dimensions.
+    """Sets `before_transposition` [nodes], 1 for what it depends on, and its
+    `permutation` of dimensions [kernels, 6, 6].
 
     A TPU's compiler transposes by layouts instead.
     """
     transposes = (hardware.in_elements * self.opcode_is(_TRANSPOSE)
-                  * self._as_tiled)
-    picked = self.pick(transposes)
+                  * self._as_tiled)  # [nodes]
+    picked = self.pick(transposes)  # int32 [kernels]
     transposes *= self.marked(picked)
-    turned = self.read_by(transposes)
+    before = self.read_by(transposes)  # [nodes]
     for _ in range(self._DEPTH):
-      turned = tf.maximum(turned, self.read_by(turned))
-    self.turned = turned
-    exists = _as_float(tf.constant(_PLACES) < tf.gather(
+      before = tf.maximum(before, self.read_by(before))
+    self.before_transposition = before
+    exists = _as_float(tf.constant(_PLACES) < tf.gather(  # [kernels, 6]
         self.rank, picked)[:, tf.newaxis])
-    self.turn = _turned(_hot(tf.gather(self.column['dimensions'], picked))
-                        * tf.expand_dims(exists, -1))
+    self.permutation = _transposed(
+        _hot(tf.gather(self.column['dimensions'], picked))
+        * tf.expand_dims(exists, -1))
 
   def _vector_ops(self, reduced: tf.Tensor) -> tf.Tensor:
     """[kernels]: vector instructions on an element of the tiled tensor."""
-    cost = tf.constant([
+    cost = tf.constant([  # [256]
         0.0 if i in _FREE_OPCODES else _SLOW_COST if i in _SLOW_OPCODES else 1.0
         for i in range(256)])
-    reductions = reduced * self._graph.on_nodes(1 - self.has_convolution)
-    costs = self._as_tiled * tf.gather(cost, self._graph.opcode)
+    reductions = reduced * self._graph.on_nodes(  # [nodes]
+        1 - self.has_convolution)
+    costs = self._as_tiled * tf.gather(cost, self._graph.opcode)  # [nodes]
     return tf.math.segment_sum(costs + reductions, self.kernel_of)
 
 
@@ -1856,13 +1872,14 @@ def _product_as_convolution(product: _NodeRows, first: _NodeRows,
        tf.gather(tf.concat([first.rank, last.rank], 1), order, axis=1))
       for order in ([0] * 4 + [1] * 4, [1] * 4 + [0] * 4))
   batch = left_rank + right_rank - product.rank - 2  # [kernels, 8]
-  of_left = tf.where([True, True, False, False] * 2, left_rank - 1, batch)
+  of_left = tf.where(  # [kernels, 8], contracted dimensions
+      [True, True, False, False] * 2, left_rank - 1, batch)
   of_right = tf.where([True, False] * 4, batch, right_rank - 1)
-  agreeing = _agreeing_sizes(
+  agreeing = _agreeing_sizes(  # [kernels, 8]
       product, left, right, *(tf.expand_dims(x, -1) for x in (
           left_rank - 1, batch, of_left, of_right)))
-  best = tf.argmax(agreeing, -1)
-  numbers = tf.gather(
+  best = tf.argmax(agreeing, -1)  # [kernels]
+  numbers = tf.gather(  # [kernels, 5]
       tf.stack([left_rank, right_rank, batch, of_left, of_right], 2), best,
       batch_dims=1)
   return best >= 4, _as_convolution(
@@ -1875,13 +1892,14 @@ def _agreeing_sizes(product, left, right, from_right, batch, of_left, of_right):
     place = tf.cast(tf.clip_by_value(place, 0.0, _DIMS - 1.0), tf.int32)
     return tf.gather(sizes, place, batch_dims=2)
 
-  place = tf.constant(_PLACES) + tf.zeros_like(batch)
-  sizes = tf.where(
+  place = tf.constant(_PLACES) + tf.zeros_like(batch)  # [kernels, 8, 6]
+  sizes = tf.where(  # [kernels, 8, 6]
       place < from_right, at(left, _passing(of_left, place)),
       at(right, _passing(of_right, place + batch - from_right)))
   agree = tf.equal(sizes, tf.expand_dims(product.shape, 1)) & (
-      place < tf.expand_dims(product.rank, -1))
-  summed = tf.equal(at(left, of_left), at(right, of_right))
+      place < tf.expand_dims(product.rank, -1))  # bool [kernels, 8, 6]
+  summed = tf.equal(  # bool [kernels, 8, 1]
+      at(left, of_left), at(right, of_right))
   return tf.reduce_sum(_as_float(tf.concat([agree, summed], -1)), -1)
 
 
@@ -1895,18 +1913,19 @@ def _as_convolution(shape, rank, left_rank, right_rank, batch, of_left,
   def if_any(condition, number):
     return tf.where(condition, number, -1.0)
 
-  rows, columns = left_rank - 1 > batch, right_rank - 1 > batch
+  rows, columns = (  # bool [kernels, 1]
+      left_rank - 1 > batch, right_rank - 1 > batch)
   spatial = tf.constant(_PLACES[:_SPATIAL]) + tf.zeros_like(batch)
-  in_batch = spatial < batch
-  place = spatial + _as_float(~in_batch & rows)  # In the result.
+  in_batch = spatial < batch  # bool [kernels, 4], as `spatial`
+  place = spatial + _as_float(~in_batch & rows)  # [kernels, 4], in the result
   of_rows = in_batch | (place < tf.minimum(rank, left_rank - 1))
-  numbers = tf.concat([
+  numbers = tf.concat([  # [kernels, 14]
       if_any(rows, _passing(of_left, batch)), of_left,
       if_any(of_rows, _passing(of_left, place)), of_right,
       if_any(columns, _passing(of_right, right_rank - 2)),
       if_any(in_batch, spatial), if_any(rows, batch),
       if_any(columns, rank - 1)], 1)
-  window = tf.where(in_batch, shape[:, :_SPATIAL], 1.0)
+  window = tf.where(in_batch, shape[:, :_SPATIAL], 1.0)  # [kernels, 4]
   return {'convolution': numbers, 'window': window, 'base_dilation': window,
           'stride': tf.ones_like(window)}
 
@@ -1915,9 +1934,10 @@ def _minor_first(ranks: tf.Tensor) -> tf.Tensor:
   """Ranks [kernels, n] -> places of the dimensions of all n tensors, each
   tensor's in reverse: int32 [kernels, n * 6]."""
   place, rank = tf.constant(_PLACES), tf.expand_dims(ranks, -1)
-  turned = tf.where(place < rank, rank - 1 - place, place)
-  turned += [[float(_DIMS * i)] for i in range(ranks.shape[1])]
-  return tf.reshape(tf.cast(turned, tf.int32), [-1, _DIMS * ranks.shape[1]])
+  reverse = tf.where(  # [kernels, n, 6]
+      place < rank, rank - 1 - place, place)
+  reverse += [[float(_DIMS * i)] for i in range(ranks.shape[1])]
+  return tf.reshape(tf.cast(reverse, tf.int32), [-1, _DIMS * ranks.shape[1]])
 
 
 def _passing(dim: tf.Tensor, place: tf.Tensor) -> tf.Tensor:
@@ -1928,16 +1948,16 @@ def _passing(dim: tf.Tensor, place: tf.Tensor) -> tf.Tensor:
 class _Streams(NamedTuple):
   """Tensors that kernels read and write block by block.
 
-  A block covers ceil(reach @ elements - beyond) layout tiles of each physical
-  dimension, but 1 at least and `whole` at most.
+  Along a physical dimension a block covers ceil(per_element @ elements -
+  surplus) layout tiles, but 1 at least and `whole` at most.
   """
   kernel: tf.Tensor   # int32 [streams]
   kind: tf.Tensor     # int32 [streams], place in `_KINDS`
   size: tf.Tensor     # [streams, 6], elements of physical dimensions
   unit: tf.Tensor     # [streams, 6], elements of a layout tile
   whole: tf.Tensor    # [streams, 6], layout tiles of physical dimensions
-  reach: tf.Tensor    # [streams, 6, 12], layout tiles for one of the axis
-  beyond: tf.Tensor   # [streams, 6]
+  per_element: tf.Tensor  # [streams, 6, 12], layout tiles for one of the axis
+  surplus: tf.Tensor  # [streams, 6]
   follows: tf.Tensor  # [streams, 12], 1 for axes that it follows
   tile_bytes: tf.Tensor  # [streams, 1], of a layout tile
   copies: tf.Tensor   # [streams, 1], blocks in float32 that a product needs
@@ -1948,7 +1968,7 @@ class _Loops(NamedTuple):
   size: tf.Tensor      # [kernels, 12], elements
   unit: tf.Tensor      # [kernels, 12], elements of a layout tile
   units: tf.Tensor     # [kernels, 12], layout tiles that cover the size
-  own: tf.Tensor       # [kernels, 12], 1 for loops; others repeat an output's
+  is_loop: tf.Tensor   # [kernels, 12], 1 for loops; others repeat an output's
   rows: tf.Tensor      # [kernels, 12], 1 for rows that meet the same weights
   features: tf.Tensor  # [kernels, 12], 1 for features in and out
   taps: tf.Tensor      # [kernels, 12], 1 where each element has own weights
@@ -2004,33 +2024,40 @@ class _Geometry:
     """Loop nests from node features in their own units, [nodes, 140]."""
     nodes = _Nodes(graph, raw, hardware)
     tiled = nodes.rows(nodes.tiled)
-    of_tiled = _turned(tiled.order)
-    output_axes = tf.pad(of_tiled, [[0, 0], [0, 0], [0, _AXES - _DIMS]])
+    output_axes = tf.pad(  # [kernels, 6, 12], 1 for a dimension and its axis
+        _transposed(tiled.order), [[0, 0], [0, 0], [0, _AXES - _DIMS]])
     conv, pool = _Convolution(graph, nodes, output_axes), _Pool(nodes, tiled)
     streams, source, source_rank = _streams(
         graph, nodes, conv, pool, output_axes)
-    has_filter = tf.expand_dims(nodes.has_convolution, 1) > 0
+    has_filter = tf.expand_dims(nodes.has_convolution, 1) > 0  # [kernels, 1]
     # The filter's, with those that follow the output.
-    size = tf.concat([tiled.size, tf.where(
+    size = tf.concat([tiled.size, tf.where(  # [kernels, 12]
         has_filter, conv.filter_rows.size, pool.size)], 1)
-    unit = tf.concat([tiled.unit, tf.where(
+    unit = tf.concat([tiled.unit, tf.where(  # [kernels, 12]
         has_filter, conv.filter_rows.unit, 1.0)], 1)
-    own = tf.reduce_sum(tiled.order, 2)
-    windows = own * pool.is_cut
-    rank = tf.where(nodes.has_pool > 0, tiled.rank, conv.filter_rows.rank)
-    order = tf.where(tf.expand_dims(nodes.has_pool, -1) > 0, tiled.order,
-                     conv.filter_rows.order)
+    exists = tf.reduce_sum(tiled.order, 2)  # [kernels, 6]
+    windows = exists * pool.is_cut  # [kernels, 6]
+    rank = tf.where(  # [kernels, 1]
+        nodes.has_pool > 0, tiled.rank, conv.filter_rows.rank)
+    order = tf.where(  # [kernels, 6, 6]
+        tf.expand_dims(nodes.has_pool, -1) > 0, tiled.order,
+        conv.filter_rows.order)
     return _Loops(
-        size, unit, tf.math.ceil(size / unit),
-        tf.concat([own, conv.own_axes[:, _DIMS:] + windows], 1),
-        conv.rows, conv.features,
-        conv.taps + tf.pad(windows, [[0, 0], [_DIMS, 0]]),
-        cls._bound_columns(tf.concat([tiled.order, order], 1), hardware),
-        tf.where(nodes.has_pool > 0, pool.kernel_axis, conv.kernel_axis),
-        nodes.written, nodes.products, nodes.has_convolution,
-        tf.squeeze(nodes.has_pool, 1), nodes.vector_ops, nodes.sum_bytes,
-        streams, source, _minor_first(tf.concat(
-            [tiled.rank, rank, source_rank], 1)), hardware)
+        size=size, unit=unit, units=tf.math.ceil(size / unit),
+        is_loop=tf.concat(
+            [exists, conv.filter_loops[:, _DIMS:] + windows], 1),
+        rows=conv.rows, features=conv.features,
+        taps=conv.taps + tf.pad(windows, [[0, 0], [_DIMS, 0]]),
+        bound=cls._bound_columns(
+            tf.concat([tiled.order, order], 1), hardware),
+        kernel_axis=tf.where(
+            nodes.has_pool > 0, pool.kernel_axis, conv.kernel_axis),
+        written=nodes.written, products=nodes.products,
+        has_convolution=nodes.has_convolution,
+        has_pool=tf.squeeze(nodes.has_pool, 1), vector_ops=nodes.vector_ops,
+        sum_bytes=nodes.sum_bytes, streams=streams, source=source,
+        minor_first=_minor_first(tf.concat(
+            [tiled.rank, rank, source_rank], 1)), hardware=hardware)
 
   @staticmethod
   def _bound_columns(order: tf.Tensor, hardware: _Hardware) -> tf.Tensor:
@@ -2039,9 +2066,11 @@ class _Geometry:
     Bounds in elements belong to logical dimensions, which `order`, [kernels,
     12, 6], marks; bounds in layout tiles to physical ones.
     """
-    dims = tf.where(hardware.in_elements > 0, order, [_EYE + _EYE])
+    dims = tf.where(  # [kernels, 12, 6]
+        hardware.in_elements > 0, order, [_EYE + _EYE])
     places = [[x + first for x in _PLACES] for first in _BOUNDS]
-    column = tf.reduce_sum(dims * tf.repeat(places, _DIMS, 0), 2)
+    column = tf.reduce_sum(  # [kernels, 12]
+        dims * tf.repeat(places, _DIMS, 0), 2)
     return tf.cast(tf.where(tf.reduce_sum(dims, 2) > 0, column, float(
         _TABLE_WIDTHS['config'])), tf.int32)
 
@@ -2049,9 +2078,11 @@ class _Geometry:
   def tiles(loops: _Loops, raw: tf.Tensor) -> tf.Tensor:
     """Layout tiles along each axis of a tile, float32 [kernels, 12, configs];
     from config features in their own units, [kernels, configs, 24]."""
-    columns = tf.pad(tf.transpose(raw, [0, 2, 1]), [[0, 0], [0, 1], [0, 0]])
-    bounds = tf.gather(columns, loops.bound, batch_dims=1)
-    units = tf.expand_dims(loops.units, -1)
+    columns = tf.pad(  # [kernels, 25, configs]
+        tf.transpose(raw, [0, 2, 1]), [[0, 0], [0, 1], [0, 0]])
+    bounds = tf.gather(  # [kernels, 12, configs]
+        columns, loops.bound, batch_dims=1)
+    units = tf.expand_dims(loops.units, -1)  # [kernels, 12, 1]
     # A dimension without a bound is whole.
     return tf.where((units > 1) & (bounds > 0), bounds, units)
 
@@ -2060,13 +2091,18 @@ class _Geometry:
     """`_Counts`, and the layout tiles of a block of `loops.source`, float32
     [kernels, 6, configs]."""
     hardware = loops.hardware
-    *sizes, own, row_axes, features, taps = (  # [kernels, 12, 1]
-        tf.expand_dims(x, -1) for x in loops[:7])
+    is_loop = tf.expand_dims(loops.is_loop, -1)  # [kernels, 12, 1]
+    size, unit, units = (  # [kernels, 12, 1]
+        tf.where(is_loop > 0, tf.expand_dims(x, -1), 1.0)
+        for x in (loops.size, loops.unit, loops.units))
+    tile = tf.where(is_loop > 0, tile, 1.0)  # [kernels, 12, configs]
     is_product, is_pool, vector_ops, sum_bytes = (  # [kernels, 1]
-        tf.expand_dims(x, -1) for x in loops[11:15])
-    size, unit, units, tile = (
-        tf.where(own > 0, x, 1.0) for x in (*sizes, tile))
-    trips, elements = tf.math.ceil(units / tile), tile * unit
+        tf.expand_dims(x, -1) for x in (
+            loops.has_convolution, loops.has_pool, loops.vector_ops,
+            loops.sum_bytes))
+    trips = tf.math.ceil(units / tile)  # [kernels, 12, configs]
+    elements = tile * unit  # [kernels, 12, configs]
+    # From here on [kernels, configs].
     output_tiles, kernel_tiles = (_product(x) for x in tf.split(trips, 2, 1))
     steps = tf.minimum(output_tiles * kernel_tiles, _MOST)
     tile_elements = _product(elements[:, :_DIMS])
@@ -2075,22 +2111,24 @@ class _Geometry:
         loops, trips, elements)
 
     def of(axes, x):  # 1 on the others.
-      return tf.where(axes > 0, x, 1.0)
+      return tf.where(tf.expand_dims(axes, -1) > 0, x, 1.0)
 
     blocks = _product(
-        of(features, tf.math.ceil(elements / hardware.matrix_side))
-        * of(taps, elements))
+        of(loops.features, tf.math.ceil(elements / hardware.matrix_side))
+        * of(loops.taps, elements))
     rows = tf.maximum(
-        _product(of(row_axes, elements)), hardware.matrix_min_rows)
+        _product(of(loops.rows, elements)), hardware.matrix_min_rows)
     vector = registers * (vector_ops * output_tiles + is_pool * steps * blocks
                           + is_product * (steps - output_tiles))
     padding = _product((units * unit / size)[:, :_DIMS])  # [kernels, 1]
     rounding = _product((trips * tile / units)[:, :_DIMS])
     return _Counts(
-        output_tiles, kernel_tiles, steps, streams, moved, block, pieces,
-        is_product * steps * blocks * rows, vector, tile_elements,
-        held + sum_bytes * tile_elements,
-        padding + tf.zeros_like(steps), rounding), source
+        output_tiles=output_tiles, kernel_tiles=kernel_tiles, steps=steps,
+        streams=streams, moved_bytes=moved, block_bytes=block, pieces=pieces,
+        matrix_rows=is_product * steps * blocks * rows, vector_registers=vector,
+        tile_elements=tile_elements,
+        footprint_bytes=held + sum_bytes * tile_elements,
+        padding=padding + tf.zeros_like(steps), rounding=rounding), source
 
   @classmethod
   def columns(cls, loops: _Loops, tile: tf.Tensor, counts: _Counts,
@@ -2109,14 +2147,16 @@ class _Geometry:
         tf.concat([loops.unit, tf.gather(s.unit, loops.source)], 1),
         tf.concat([loops.units, tf.gather(s.whole, loops.source)], 1)))
     block = tf.concat([tile, source], 1)  # [kernels, 18, configs]
-    blocks, elements = tf.math.ceil(units / block), block * unit
+    blocks = tf.math.ceil(units / block)  # [kernels, 18, configs]
+    elements = block * unit  # [kernels, 18, configs]
     whole = tf.cast(tf.minimum(elements, 2.0 ** 30), tf.int32)
-    even = tf.cast(tf.minimum(  # The largest power of 2 that divides.
+    even = tf.cast(tf.minimum(  # The largest power of 2 that divides it.
         tf.bitwise.bitwise_and(whole, -whole), 2 ** cls._EVEN), tf.float32)
     axes = tf.gather(_log2(tf.stack([
         elements, blocks, blocks * block / units, even], 2)),
         loops.minor_first, axis=1, batch_dims=1)  # [kernels, 18, 4, configs]
     axes *= [[1 / 5], [1 / 5], [1.0], [1 / cls._EVEN]]
+    # [kernels, 4, 12, configs]
     steps = tf.clip_by_value(tf.expand_dims(_log2(tf.maximum(1.0, tf.stack([
         counts.tile_elements, counts.steps, counts.block_bytes / cls._LEAST,
         counts.footprint_bytes / cls._LEAST], 1))) / 2, 2)
@@ -2139,19 +2179,24 @@ class _Geometry:
     """
     s = loops.streams
     # Fetches where a loop is the innermost one that changes the block.
-    rounds = tf.where(trips > 1, tf.math.cumprod(trips, 1), 1.0)
-    elements, rounds = (tf.gather(x, s.kernel) for x in (elements, rounds))
+    rounds = tf.where(  # [kernels, 12, configs]
+        trips > 1, tf.math.cumprod(trips, 1), 1.0)
+    elements, rounds = (  # [streams, 12, configs]
+        tf.gather(x, s.kernel) for x in (elements, rounds))
     covered = tf.clip_by_value(  # [streams, 6, configs]
-        tf.math.ceil(s.reach @ elements - tf.expand_dims(s.beyond, -1)),
+        tf.math.ceil(s.per_element @ elements - tf.expand_dims(s.surplus, -1)),
         1.0, tf.expand_dims(s.whole, -1))
-    block = _product(covered) * s.tile_bytes
-    partial = _as_float(covered < tf.expand_dims(s.whole, -1))
-    place = tf.constant([[x] for x in _PLACES])
-    inner = tf.reduce_max(partial * place, 1, keepdims=True)  # The last one.
-    pieces = _product(tf.where(place < inner, covered, 1.0))
+    block = _product(covered) * s.tile_bytes  # [streams, configs]
+    partial = _as_float(  # [streams, 6, configs]
+        covered < tf.expand_dims(s.whole, -1))
+    place = tf.constant([[x] for x in _PLACES])  # [6, 1]
+    inner = tf.reduce_max(  # [streams, 1, configs], the last partial one
+        partial * place, 1, keepdims=True)
+    pieces = _product(  # [streams, configs]
+        tf.where(place < inner, covered, 1.0))
     fetches = tf.minimum(_MOST, tf.reduce_max(tf.where(
         tf.expand_dims(s.follows, -1) > 0, rounds, 1.0), 1))
-    # Double buffering, if there is a next block.
+    # Double buffering, if there is a next block: [streams, configs].
     held = block * (s.copies + tf.minimum(fetches, 2.0))
     return tuple(
         tf.math.unsorted_segment_sum(x, s.kernel, tf.shape(trips)[0])
@@ -2173,8 +2218,8 @@ def _streams(graph: _Graph, nodes: _Nodes, conv: '_Convolution',
       nodes.inputs * conv.in_image, nodes.inputs * conv.in_filter,
       nodes.inputs * (1 - tf.maximum(conv.in_image, conv.in_filter)),
       nodes.outputs])  # [kinds, nodes], 1 for a stream.
-  kind, index = tf.unstack(
-      tf.cast(tf.where(of_kinds > 0), tf.int32), 2, axis=1)  # [streams]
+  kind, index = tf.unstack(  # int32 [streams], as all indices
+      tf.cast(tf.where(of_kinds > 0), tf.int32), 2, axis=1)
   kernel = tf.gather(nodes.kernel_of, index)
   row = kind * graph.kernels + kernel
 
@@ -2183,17 +2228,18 @@ def _streams(graph: _Graph, nodes: _Nodes, conv: '_Convolution',
 
   none, not_pooled = tf.zeros_like(output_axes), tf.zeros_like(pool.stride)
   other_index = by_kind(conv.image, conv.filter, nodes.tiled, nodes.tiled)
+  # [streams, 6, 12], [streams, 6, 12], [streams, 6] and [streams, 1].
   axes = by_kind(conv.image_follow, conv.filter_axes, output_axes, output_axes)
   window = by_kind(conv.image_window, none, pool.window, none)
   stride = by_kind(not_pooled, not_pooled, pool.stride, not_pooled)
   is_part = tf.expand_dims(kind < _KINDS.index('input'), -1)
   node, other = nodes.rows(index), nodes.rows(other_index)
   matched, follow, has_other_layout = _paired(
-      node, other, is_part, tf.gather(nodes.turned, index) > 0,
-      tf.gather(nodes.turn, kernel), stride)
+      node, other, is_part, tf.gather(nodes.before_transposition, index) > 0,
+      tf.gather(nodes.permutation, kernel), stride)
   # The first parameter of about the operand's size stands for the operand.
   is_operand = is_part & _is_about(node.elements / other.elements, 5)
-  number = tf.range(tf.size(row))
+  number = tf.range(tf.size(row))  # int32 [streams]
   first = tf.math.unsorted_segment_min(
       tf.where(is_operand[:, 0], number, tf.int32.max), row,
       len(_KINDS) * graph.kernels)
@@ -2201,13 +2247,15 @@ def _streams(graph: _Graph, nodes: _Nodes, conv: '_Convolution',
   # As they are laid out; logical dimensions in rows.
   source = tf.where(has_other_layout[:, 0], other_index, index)
   rows = nodes.rows(source)
-  element_bytes = tf.expand_dims(
+  element_bytes = tf.expand_dims(  # [streams, 1]
       tf.gather(nodes.stored_bytes, index) / tf.gather(nodes.padded, source), 1)
   streams = _laid_out(kernel, kind, rows, _times(follow, axes),
                       _times(matched, window), element_bytes, is_operand)
-  is_input = tf.equal(kind % 2, 0)
-  score = tf.where(is_input, 1.0, 1 / _MOST) * _product(rows.size)
-  most = tf.math.unsorted_segment_max(score, kernel, graph.kernels)
+  is_input = tf.equal(kind % 2, 0)  # bool [streams]
+  score = (  # [streams]
+      tf.where(is_input, 1.0, 1 / _MOST) * _product(rows.size))
+  most = tf.math.unsorted_segment_max(  # [kernels]
+      score, kernel, graph.kernels)
   largest = tf.math.unsorted_segment_max(
       tf.where(tf.equal(score, tf.gather(most, kernel)), number, 0), kernel,
       graph.kernels)
@@ -2219,73 +2267,80 @@ def _laid_out(kernel: tf.Tensor, kind: tf.Tensor, rows: _NodeRows,
               is_operand: tf.Tensor) -> _Streams:
   """`_Streams` in the layout of `rows`. `follow` and `window` are elements of a
   logical dimension per element and per tap of an axis, [streams, 6, 12]."""
-  follow, window = _times(rows.order, follow), _times(rows.order, window)
-  between, spread = tf.reduce_sum(follow, 2), tf.reduce_sum(window, 2)
+  follow, window = (  # [streams, 6, 12], of physical dimensions
+      _times(rows.order, x) for x in (follow, window))
+  between, spread = (  # [streams, 6]
+      tf.reduce_sum(x, 2) for x in (follow, window))
   # From the first tap of the first element to the last tap of the last one.
-  beyond = spread + _as_float(spread > 0) * tf.maximum(between - 1, 0.0)
+  surplus = spread + _as_float(spread > 0) * tf.maximum(between - 1, 0.0)
   # What follows no loop is whole.
-  beyond = tf.where(between > 0, beyond, -rows.size)
-  reach = (follow + window) / tf.expand_dims(rows.unit, -1)
+  surplus = tf.where(between > 0, surplus, -rows.size)
+  per_element = (follow + window) / tf.expand_dims(rows.unit, -1)
   return _Streams(
-      kernel, kind, rows.size, rows.unit,
-      tf.math.ceil(rows.size / rows.unit), reach,
-      beyond / rows.unit + 1e-4, _as_float(tf.reduce_sum(reach, 1) > 0),
-      element_bytes * tf.expand_dims(_product(rows.unit), 1),
-      4 * _as_float(is_operand) / element_bytes)
+      kernel=kernel, kind=kind, size=rows.size, unit=rows.unit,
+      whole=tf.math.ceil(rows.size / rows.unit), per_element=per_element,
+      surplus=surplus / rows.unit + 1e-4,
+      follows=_as_float(tf.reduce_sum(per_element, 1) > 0),
+      tile_bytes=element_bytes * tf.expand_dims(_product(rows.unit), 1),
+      copies=4 * _as_float(is_operand) / element_bytes)
 
 
 def _paired(node: _NodeRows, other: _NodeRows, is_part: tf.Tensor,
-            turned: tf.Tensor, turn: tf.Tensor, stride: tf.Tensor) -> tuple:
+            is_before: tf.Tensor, permutation: tf.Tensor,
+            stride: tf.Tensor) -> tuple:
   """Pairs the dimensions of streams' nodes with those of other nodes.
 
   By order if the ranks are equal, by the dimensions that a reduction keeps, or
   by sizes, from the right; across a transposition by its permutation.
 
   Returns [streams, 6, 6], 1 for a pair; the same with the ratio of its sizes,
-  turned; and whether the node has the other's layout, bool [streams, 1].
+  permuted; whether the node has the other's layout, bool [streams, 1].
   """
   dims, eye = tf.constant(_PLACES), tf.constant(_EYE)
   exists, other_exists = (  # [streams, 6]
       _as_float(dims < rows.rank) for rows in (node, other))
   kept, is_kept = _kept_dims(node, other, other_exists)
-  elements = node.elements / other.elements
-  # Conditions are [streams, 1].
-  is_turned = turned[:, tf.newaxis] & ~is_part
+  elements = node.elements / other.elements  # [streams, 1], as conditions
+  is_permuted = is_before[:, tf.newaxis] & ~is_part
   seen_otherwise = tf.equal(elements, 1) & tf.reduce_any(
       tf.not_equal(node.shape, other.shape), -1, keepdims=True)
-  is_same = tf.equal(node.rank, other.rank) & (is_turned | ~seen_otherwise)
+  is_same = tf.equal(node.rank, other.rank) & (is_permuted | ~seen_otherwise)
   as_other = _is_about(elements, 2) & ~(is_same | is_kept)
-  is_turned &= ~(is_kept | as_other)
+  is_permuted &= ~(is_kept | as_other)
 
   def choose(condition, yes, no):  # [streams, 6, 6] twice
     return tf.where(tf.expand_dims(condition, -1), yes, no)
 
-  turn = choose(is_turned, turn, eye)
-  shape = tf.where(
-      is_turned, tf.maximum(_matvec(turn, other.shape), 1), other.shape)
-  alike = _outer(exists, other_exists) * _as_float(tf.equal(
+  permutation = choose(is_permuted, permutation, eye)  # [streams, 6, 6]
+  shape = tf.where(  # [streams, 6]
+      is_permuted, tf.maximum(_matvec(permutation, other.shape), 1),
+      other.shape)
+  alike = _outer(exists, other_exists) * _as_float(tf.equal(  # [streams, 6, 6]
       tf.expand_dims(node.shape, -1), tf.expand_dims(shape, -2)))
   # A broadcast operand within one layout tile never changes.
-  changes = ~is_part | (node.shape > _matvec(_turned(node.order), node.unit))
+  changes = ~is_part | (  # bool [streams, 6]
+      node.shape > _matvec(_transposed(node.order), node.unit))
   matched = choose(is_kept, _ranks(kept, _DIMS), _matched_from_right(alike)
                    * tf.expand_dims(_as_float(changes), -1))
   matched = choose(is_same | as_other, eye * tf.expand_dims(other_exists, 1),
                    matched)
-  size = tf.where(as_other, shape, tf.where(
+  size = tf.where(as_other, shape, tf.where(  # [streams, 6]
       is_same & (stride > 0), stride * shape, node.shape))
-  scale = tf.expand_dims(size, -1) / tf.expand_dims(shape, -2)
+  scale = (  # [streams, 6, 6]
+      tf.expand_dims(size, -1) / tf.expand_dims(shape, -2))
   # Far from the other's size, as in a broadcast, it is taken whole.
   matched *= _as_float(_is_about(scale, 5))
-  return matched, _times(matched * scale, turn), as_other
+  return matched, _times(matched * scale, permutation), as_other
 
 
 def _kept_dims(node, other, other_exists) -> tuple:
   """Dimensions that the node keeps if it reduces the other, [streams, 6], and
   whether it does, bool [streams, 1]."""
-  is_removed = _as_float(tf.constant(_PLACES) < other.rank - node.rank)
-  removed = tf.reduce_max(
+  is_removed = _as_float(  # [streams, 6], places in the list of dimensions
+      tf.constant(_PLACES) < other.rank - node.rank)
+  removed = tf.reduce_max(  # [streams, 6]
       _hot(node.dimensions) * tf.expand_dims(is_removed, -1), 1)
-  kept = other_exists * (1 - removed)
+  kept = other_exists * (1 - removed)  # [streams, 6]
   return kept, (
       (node.is_reduce > 0) & (node.rank < other.rank)
       & tf.equal(tf.reduce_sum(kept, -1, keepdims=True), node.rank))
@@ -2302,9 +2357,9 @@ def _matched_from_right(alike: tf.Tensor) -> tf.Tensor:
   Shapes: 0 or 1, float32 [streams, 6, 6] -> same, one 1 in a row at most.
   """
   # Places count from 1; 0 means none.
-  places = 1 + tf.constant(_PLACES)
+  places = 1 + tf.constant(_PLACES)  # [6]
   none, first, rows = tf.constant(0.0), 1.0 + _DIMS, []
-  for row in reversed(tf.unstack(alike * places, axis=1)):
+  for row in reversed(tf.unstack(alike * places, axis=1)):  # [streams, 6]
     place = tf.reduce_max(tf.where(row < first, row, none), -1, keepdims=True)
     rows.append(place)
     first = tf.where(place > none, place, first)
@@ -2323,18 +2378,18 @@ class _Pool:
   """
 
   def __init__(self, nodes: _Nodes, tiled: _NodeRows):
-    size, stride, spread, zeros = (
+    size, stride, spread, zeros = (  # [kernels, 6]
         tf.maximum(tf.gather(nodes.column[name], nodes.pool), 1) for name in (
             'window', 'stride', 'window_dilation', 'base_dilation'))
     self.is_cut = nodes.has_pool * _as_float(tf.equal(tiled.unit, 1))
     self.size = tf.maximum(self.is_cut * _matvec(tiled.order, size), 1)
     place, rank = tf.constant(_PLACES), tiled.rank
-    self.kernel_axis = tf.cast(tf.where(
+    self.kernel_axis = tf.cast(tf.where(  # int32 [kernels, 6]
         tf.equal(place, rank - 1) & (tiled.unit > 1), rank - 2,
         tf.where(place < rank, place + _DIMS, -1.0)), tf.int32)
     self.stride = nodes.has_pool * stride / zeros
     self.window = tf.pad(
-        _turned(tiled.order)
+        _transposed(tiled.order)
         * tf.expand_dims(nodes.has_pool * spread / zeros, -1),
         [[0, 0], [0, 0], [_DIMS, 0]])
 
@@ -2347,11 +2402,11 @@ class _ConvolutionDims:
   def __init__(self, columns: Mapping[str, tf.Tensor], conv: _NodeRows,
                exists: tf.Tensor):
     # Of batch and features a matrix product with a vector lacks one.
-    named = tf.reduce_sum(_as_float(
+    named = tf.reduce_sum(_as_float(  # [kernels, 1]
         columns['convolution'][:, -2:] >= 0), -1, keepdims=True)
-    self.spatial = exists * _as_float(
+    self.spatial = exists * _as_float(  # [kernels, 4]
         tf.constant(_PLACES[:_SPATIAL]) < conv.rank - named)
-    on_spatial = tf.expand_dims(self.spatial, -1)
+    on_spatial = tf.expand_dims(self.spatial, -1)  # [kernels, 4, 1]
     numbers = (_hot(columns['convolution'])  # [kernels, 14, 6]
                * tf.expand_dims(exists, -1))
     *dims, self.output = tf.split(numbers, [1, 1, 4, 1, 1, 4, 2], 1)
@@ -2359,7 +2414,8 @@ class _ConvolutionDims:
      self.filter_out, self.filter_spatial) = (
          tf.squeeze(x, 1) if x.shape[1] == 1 else x * on_spatial for x in dims)
     self.batch, self.feature = tf.unstack(self.output, axis=1)
-    left = _as_float((tf.constant(_PLACES) < conv.rank)
+    left = _as_float((  # [kernels, 6], dimensions without another meaning
+        tf.constant(_PLACES) < conv.rank)
                      & (self.batch + self.feature == 0))
     self.output_spatial = _ranks(left, _SPATIAL) * on_spatial
 
@@ -2376,12 +2432,13 @@ class _Convolution:
     self._graph, self._nodes = graph, nodes
     exists = tf.expand_dims(nodes.has_convolution, -1)  # [kernels, 1]
     conv = nodes.rows(nodes.convolution)
-    both = [tf.gather(operand, nodes.convolution)
+    both = [tf.gather(operand, nodes.convolution)  # int32 [kernels]
             for operand in graph.first_and_last('producers')]
-    is_dot = tf.gather(graph.opcode == _DOT, nodes.convolution)
+    is_dot = tf.gather(  # bool [kernels]
+        graph.opcode == _DOT, nodes.convolution)
     dot_is_swapped, of_dot = _product_as_convolution(
         conv, *map(nodes.rows, both))
-    columns = {
+    columns = {  # [kernels, width]
         name: tf.gather(nodes.column[name], nodes.convolution)[:, :width]
         for name, width in _OF_CONVOLUTION.items()}
     columns.update({
@@ -2415,14 +2472,14 @@ class _Convolution:
   def _filter_is_first(self, dims, shape, window, both) -> tf.Tensor:
     """Bool [kernels]. Each size that agrees speaks for the filter, the batch's
     for the image."""
-    dims_of_filter = tf.concat(
+    dims_of_filter = tf.concat(  # [kernels, 6, 6]
         [tf.stack([dims.filter_out, dims.image_batch], 1),
          dims.filter_spatial], 1)
-    sizes = tf.concat(
+    sizes = tf.concat(  # [kernels, 6]
         [_dot(dims.feature, shape), _dot(dims.batch, shape), window], 1)
-    weights = tf.concat(
+    weights = tf.concat(  # [kernels, 6]
         [tf.ones_like(dims.batch[:, :2]) * [1.0, -1.0], dims.spatial], 1)
-    first, last = (
+    first, last = (  # [kernels]
         tf.reduce_sum(weights * _as_float(tf.equal(
             _matvec(dims_of_filter, rows.shape), sizes)), -1)
         # Else the smaller.
@@ -2431,58 +2488,62 @@ class _Convolution:
     return first >= last
 
   def _find_axes(self, dims, shape, columns, output_axes, exists) -> None:
-    image_shape = tf.gather(self._nodes.shape, self.image)
-    image_sizes, output_sizes = (
+    image_shape = tf.gather(self._nodes.shape, self.image)  # [kernels, 6]
+    image_sizes, output_sizes = (  # [kernels, 4]
         _matvec(dims.image_spatial, image_shape),
         _matvec(dims.output_spatial, shape))
-    strides = tf.where(  # 0: unknown.
+    strides = tf.where(  # [kernels, 4]; 0: unknown.
         columns['stride'] > 0, columns['stride'],
         tf.round(tf.math.divide_no_nan(image_sizes, output_sizes)))
     spatial_axes = _times(dims.output_spatial, output_axes)  # [kernels, 4, 12]
-    batch_axis, feature_axes = tf.unstack(
+    batch_axis, feature_axes = tf.unstack(  # [kernels, 12]
         _times(dims.output, output_axes), axis=1)
-    is_batch = dims.spatial * self._has_tap_each(
+    is_batch = dims.spatial * self._has_tap_each(  # [kernels, 4]
         columns['window'], columns['stride'], columns['base_dilation'],
         image_sizes, output_sizes)
-    is_tap = dims.spatial - is_batch
-    batch_dims = dims.filter_spatial * tf.expand_dims(is_batch, -1)
-    following = dims.filter_out + tf.reduce_sum(batch_dims, 1)
-    own = tf.pad(_turned(self.filter_rows.order), [[0, 0], [0, 0], [_DIMS, 0]])
-    own *= tf.expand_dims(exists * (1 - following), -1)
-    self.own_axes = tf.reduce_sum(own, 1)
-    self.filter_axes = (
-        own + _outer(dims.filter_out, feature_axes)
-        + _times(_turned(batch_dims), spatial_axes))
-    physical = _times(self.filter_rows.order, self.filter_axes)
-    self.kernel_axis = tf.where(
-        tf.reduce_max(physical, -1) > 0,
-        tf.argmax(physical, -1, tf.int32), -1)  # [kernels, 6]
-    contracted = _matvec(_turned(self.filter_axes), dims.filter_in)
+    is_tap = dims.spatial - is_batch  # [kernels, 4]
+    batch_dims = (  # [kernels, 4, 6]
+        dims.filter_spatial * tf.expand_dims(is_batch, -1))
+    following = dims.filter_out + tf.reduce_sum(batch_dims, 1)  # [kernels, 6]
+    alone = tf.pad(  # [kernels, 6, 12]
+        _transposed(self.filter_rows.order), [[0, 0], [0, 0], [_DIMS, 0]])
+    alone *= tf.expand_dims(exists * (1 - following), -1)
+    self.filter_loops = tf.reduce_sum(alone, 1)  # [kernels, 12]
+    self.filter_axes = (  # [kernels, 6, 12]
+        alone + _outer(dims.filter_out, feature_axes)
+        + _times(_transposed(batch_dims), spatial_axes))
+    physical = _times(  # [kernels, 6, 12]
+        self.filter_rows.order, self.filter_axes)
+    self.kernel_axis = tf.where(  # int32 [kernels, 6]
+        tf.reduce_max(physical, -1) > 0, tf.argmax(physical, -1, tf.int32), -1)
+    contracted = _matvec(  # [kernels, 12]
+        _transposed(self.filter_axes), dims.filter_in)
+    # [kernels, 4, 12]
     tap_axes = (_times(dims.filter_spatial, self.filter_axes)
                 * tf.expand_dims(is_tap, -1))
     # Of the image's features, and of its batch, one with those of the result.
-    group, batch_group = (
+    group, batch_group = (  # [kernels, 12]
         tf.math.divide_no_nan(
             _dot(dim, image_shape), _dot(dims.feature, shape)) * feature_axes
         for dim in (dims.image_in, dims.image_batch))
-    spread, stride = (
+    spread, stride = (  # [kernels, 4]
         tf.where(is_tap > 0, x / tf.maximum(columns['base_dilation'], 1.0), 1.0)
         for x in (tf.maximum(columns['window_dilation'], 1.0),
                   tf.maximum(strides, 1.0)))
-    self.image_follow = (
+    self.image_follow = (  # [kernels, 6, 12]
         _outer(dims.image_batch, tf.where(
             columns['batch_groups'] > 1, batch_group, batch_axis))
         + _outer(dims.image_in, tf.where(
             columns['feature_groups'] > 1, group, contracted))
-        + _times(_turned(dims.image_spatial * tf.expand_dims(stride, -1)),
+        + _times(_transposed(dims.image_spatial * tf.expand_dims(stride, -1)),
                  spatial_axes))
-    self.image_window = _times(
-        _turned(dims.image_spatial * tf.expand_dims(spread, -1)), tap_axes)
-    batch_axes = _matvec(_turned(spatial_axes), is_batch)
+    self.image_window = _times(  # [kernels, 6, 12]
+        _transposed(dims.image_spatial * tf.expand_dims(spread, -1)), tap_axes)
+    batch_axes = _matvec(_transposed(spatial_axes), is_batch)  # [kernels, 12]
     self.rows = (tf.reduce_sum(output_axes, 1) * exists
-                 - feature_axes - batch_axes)
-    self.features = feature_axes + contracted
-    self.taps = tf.reduce_sum(tap_axes, 1) + batch_axes
+                 - feature_axes - batch_axes)  # [kernels, 12]
+    self.features = feature_axes + contracted  # [kernels, 12]
+    self.taps = tf.reduce_sum(tap_axes, 1) + batch_axes  # [kernels, 12]
 
   @staticmethod
   def _has_tap_each(size, stride, base_dilation, image, output):
@@ -2501,10 +2562,11 @@ class _Convolution:
   def _parameters_of(self, operand: tf.Tensor) -> tf.Tensor:
     """Marks the parameters that an operand is or is computed from."""
     nodes, key = self._nodes, self._nodes.parameter_key
-    parameter = nodes.opcode_is(_PARAMETER)
-    marked = nodes.marked(operand) * self._graph.on_nodes(nodes.has_convolution)
-    fused = tf.maximum(marked, nodes.operands_of(marked)) * parameter
-    of_key = tf.math.unsorted_segment_sum(
+    parameter = nodes.opcode_is(_PARAMETER)  # [nodes]
+    marked = nodes.marked(operand) * self._graph.on_nodes(  # [nodes]
+        nodes.has_convolution)
+    fused = tf.maximum(marked, nodes.operands_of(marked)) * parameter  # [nodes]
+    of_key = tf.math.unsorted_segment_sum(  # [kernels * _KEYS]
         fused, key, self._graph.kernels * _KEYS)
     return parameter * tf.sign(tf.gather(of_key, key))
 

@@ -121,7 +121,7 @@ def _step(loops: Loops, place: int) -> int:
   axis, in_lanes = loops.axes[place], max(1, tiles.LANES // loops.unit[place])
   streams = loops.nest.streams
   # [streams, 6, 12]: elements of a tensor for one of an axis.
-  elements = streams.reach * streams.unit[..., np.newaxis]
+  elements = streams.per_element * streams.unit[..., np.newaxis]
   of_output, of_taps = np.split(elements, 2, axis=2)
   follows = elements[..., axis] > 0
   is_window = of_output.any(2) & of_taps.any(2)

@@ -47,7 +47,7 @@ class Loops:
 
   def __init__(self, nest: Any):
     self.nest = nest
-    self.axes = np.flatnonzero(nest.own[0])
+    self.axes = np.flatnonzero(nest.is_loop[0])
     self.rank = int((self.axes < _DIMS).sum())
     unit, size = (table[0].astype(np.int64) for table in (nest.unit, nest.size))
     self.unit, self.size = unit[self.axes], size[self.axes]
