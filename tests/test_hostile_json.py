@@ -16,6 +16,7 @@ from tpu_graphs_ext import errors, files
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.engine import artifacts, settings
 from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.report import compare, page, report, runs
 from tpu_graphs_ext.sweep import grid
 from tpu_graphs_ext.tasks import TILE
 from tpu_graphs_ext.tasks.tile import TrainSettings
@@ -23,10 +24,13 @@ from tpu_graphs_ext.traces import analysis, calibrate
 
 STATS = {'minimum': [0.0, 1.0], 'maximum': [1.0, 1e9]}
 RUN = {
+    'seed': 1, 'seconds': {'train': 1.5}, 'host': 'tpu_graphs_ext',
+    'settings': {'data_root': 'a', 'toy_data': False},
     'args': TrainSettings(seed=1).baseline_args(),
     'final_error': {'val': {'1': 0.25}}, 'num_ops': 120,
     'feature_stats': {'node': STATS, 'config': STATS},
-    'train_curve': {'epoch': [0, 1], 'train_loss': [2.5, 1.25]}}
+    'train_curve': {'epoch': [0, 1], 'train_loss': [2.5, 1.25],
+                    'val_opa': [0.5, 0.75]}}
 GRID = {
     'models': ['MLP', {'model': 'MLP', 'kwargs': {'hidden_dim': [1, 2]}}],
     'settings': {'epochs': 2, 'lr': {'min': 1, 'max': 4}},
@@ -74,7 +78,21 @@ def read_trace(folder, content):
     text.encode()
 
 
+def read_report(folder, content):
+  """All of a page about a run file but the drawing."""
+  (folder / 'run_x.jsonz').write_bytes(
+      gzip.compress(json.dumps(content).encode(), 1))
+  found, _ = runs.find([str(folder / 'run_x.jsonz')])
+  groups = runs.grouped(found)
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(page, 'svg', lambda *unused: '')
+    section = report.runs_section(groups, None, compare.looks_of(
+        [group.name for group in groups], groups[0].runs[0].task))
+  str(section).encode()
+
+
 READERS = {
+    'report': (read_report, RUN),
     'run': (read_run, RUN), 'grid': (read_grid, GRID),
     'kwargs': (read_kwargs, {'hidden_dim': 3, 'feature_stats': STATS}),
     'calibration': (read_calibration, json.loads(calibrate.to_json(LEARNED))),

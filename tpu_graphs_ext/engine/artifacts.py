@@ -21,7 +21,7 @@ import os
 import platform
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -206,15 +206,46 @@ def _rules(run_info: Any) -> Iterator[tuple[str, Any, bool, str]]:
   yield 'task', task, isinstance(task, str), 'text'
   for field in 'model', 'model_kwargs_json':
     value = args.get(field)
-    yield field, value, isinstance(value, str), 'text'
+    yield field, value, isinstance(value, str) and value != '', 'text'
   num_ops = run_info.get('num_ops', None if has_stats else 1)
   for field, value, most in (('configs', args.get('configs'), 2 ** 31 - 1),
                              ('num_ops', num_ops, 2 ** 16)):
     yield (field, value, type(value) is int and 1 <= value <= most,
            f'a whole number from 1 to {most}')
+  seed = run_info.get('seed')
+  yield 'seed', seed, seed is None or type(seed) is int, 'a whole number'
+  for field, holds, rule in (
+      ('train_curve', _each(_list_of(_is_number)), 'lists of numbers'),
+      ('test_predictions', _each(_list_of(_is_whole)),
+       'lists of whole numbers'),
+      ('final_error', _each(_each(_is_number)), 'numbers by split and number'),
+      ('final_kendall', _each(_is_number), 'numbers by split'),
+      ('final_opa', _each(_is_number), 'numbers by split'),
+      ('seconds', _each(_is_number), 'numbers')):
+    yield field, run_info.get(field, {}), holds(run_info.get(field, {})), rule
+  for field, of in (('host', run_info), ('data_root', args),
+                    ('data_root', run_info.get('settings', {}))):
+    yield field, of.get(field, ''), isinstance(of.get(field, ''), str), 'text'
   opcodes = run_info.get('opcodes', [])
-  yield 'opcodes', opcodes, isinstance(opcodes, list) and all(
-      type(opcode) is int for opcode in opcodes), 'a list of whole numbers'
+  yield 'opcodes', opcodes, _list_of(_is_whole)(opcodes), (
+      'a list of whole numbers')
+
+
+def _is_whole(value: Any) -> bool:
+  return type(value) is int
+
+
+def _is_number(value: Any) -> bool:
+  return value is None or type(value) in (int, float)
+
+
+def _list_of(holds: Callable[[Any], bool]) -> Callable[[Any], bool]:
+  return lambda value: isinstance(value, list) and all(map(holds, value))
+
+
+def _each(holds: Callable[[Any], bool]) -> Callable[[Any], bool]:
+  return lambda value: isinstance(value, dict) and all(
+      map(holds, value.values()))
 
 
 def load_model(run: Run, num_ops: int, sample_graph: Any,

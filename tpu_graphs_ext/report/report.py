@@ -136,11 +136,13 @@ def flags_table(groups: Sequence[Group]) -> page.Table:
          for name, value in group.runs[0].kwargs.items()}}
                         for group in groups}).fillna(page.NOTHING)
   differs = given.nunique(axis=1) > 1
+  names, given.columns = list(given.columns), range(given.shape[1])
   given.insert(0, '', np.where(differs, 'differs', 'same'))
   given = given.rename_axis('name').sort_values(['', 'name']).reset_index()
   return page.Table(
       'What the groups were trained with, as the run files name it; '
-      f'{page.NOTHING}: not given', given.columns, given.values.tolist())
+      f'{page.NOTHING}: not given', ('name', '', *names),
+      given.values.tolist())
 
 
 def learning_curves(every: Sequence[Group], looks: Looks) -> list[page.Figure]:

@@ -67,7 +67,7 @@ class Run:
 
     `ks` are numbers of configurations to try, of the slowdowns `final_<k>`.
     """
-    opa = self.curve.get('val_opa', pd.Series(dtype=float))
+    opa = self.curve.get('val_opa', pd.Series(dtype=float)).dropna()
     seconds = self.info.get('seconds', {}).get('train')
     errors = self.info.get('final_error', {}).get('val')
     errors = errors if isinstance(errors, dict) else {}
