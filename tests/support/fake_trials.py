@@ -19,7 +19,7 @@ def trained(trial):
     raise UserError('out of memory')
   return trials.FINISHED, {
       'run': trial.key * 2, 'epochs': 2, 'best_epoch': 1,
-      'parameters': 10 * width, 'seconds': 1.5,
+      'parameters': int(10 * width), 'seconds': 1.5,
       'values': {'opa': width / 100 + trial.seed / 1000, 'top1': 1 / width}}
 
 

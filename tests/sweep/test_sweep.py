@@ -1,8 +1,10 @@
 """Sweeps of trials that are no trainings: what is done, kept and told."""
 
+import json
+
 import pytest
 
-from support import fake_trials, inline_pool, tiny_models
+from support import damage, fake_trials, inline_pool, tiny_models
 from tpu_graphs_ext import cli, files
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.sweep import pool, sweep, trials
@@ -87,6 +89,40 @@ def test_folders_and_journals_that_are_refused(swept, tmp_path):
   with pytest.raises(UserError, match=r'sweep\.journal: is damaged'):
     swept()
   assert not swept.crew.done
+
+
+@pytest.mark.parametrize('every', [
+    61, pytest.param(1, marks=pytest.mark.survive)])
+def test_hostile_values_in_a_journal(swept, tmp_path, every):
+  """A line of the journal with values of every type: an error, or a table."""
+  search = {'search': {'method': 'random', 'configurations': 2}}
+  swept(**search)
+  journal = tmp_path / 'out' / trials.FILE
+  lines = [json.loads(line) for line in journal.read_text().splitlines()]
+  hostile = [(f'line {number}: {what}', number, changed)
+             for number, line in enumerate(lines)
+             for what, changed in damage.hostile(line)]
+  for what, number, changed in hostile[::every]:
+    journal.write_text(''.join(
+        json.dumps(line) + '\n'
+        for line in (*lines[:number], changed, *lines[number + 1:])))
+    with damage.within_limits(what):
+      try:
+        swept(**search)
+      except UserError:
+        pass
+      except Exception as error:
+        raise AssertionError(f'{what}: {error!r}') from error
+
+
+def test_a_journal_names_no_code_to_run(swept, tmp_path):
+  search = {'search': {'method': 'random', 'configurations': 2}}
+  swept(**search)
+  journal = tmp_path / 'out' / trials.FILE
+  journal.write_text(journal.read_text().replace(
+      '"models_py":"', f'"models_py":"{tmp_path}/other'))
+  with pytest.raises(UserError, match='names another models'):
+    swept(**search)
 
 
 def test_a_search_goes_on_with_what_it_drew(swept):

@@ -57,7 +57,7 @@ def sweep(path: str, out: str, *, workers: int = 0, scheduler: str = '',
     files.Output('--out', start, 'table of a sweep').check(
         os.path.join(out, name))
   try:
-    with files.held_folder(out):
+    with files.held_folder(out), trials.reading(out, and_written=True):
       return _Sweep(tried, out, retry_failed).run(workers, scheduler)
   except BlockingIOError as error:
     raise UserError(f'--out={out}: another sweep is at work in this folder; '
@@ -77,8 +77,10 @@ class _Sweep:
     self._begun: dict[str, Trial] = {}
 
   def run(self, workers: int, scheduler: str) -> Leaderboard:
-    known = self._known_configurations()
-    still_open = [trial for one in known for trial in self._open_trials(one)]
+    with trials.reading(self._out):
+      known = self._known_configurations()
+      still_open = [trial for configuration in known
+                    for trial in self._open_trials(configuration)]
     try:
       with contextlib.closing(pool.run(
           trials.run, self._begin_all(still_open, len(known)), workers=workers,
@@ -109,6 +111,11 @@ class _Sweep:
       if content := trial.user_attrs.get('trial'):
         configuration = Configuration(**{
             name: content[name] for name in ('model', 'kwargs', 'settings')})
+        if not any(configuration.model == space.name
+                   and configuration.settings.get('models_py', '')
+                   in space.values.get(('settings', 'models_py'), [''])
+                   for space in self._grid.models):
+          raise ValueError('it names another models.py than the grid')
         drawn[repr(configuration)] = configuration
     return list(drawn.values())[:self._grid.search.configurations]
 

@@ -7,6 +7,7 @@ that still runs in <out>/sweep.journal, Optuna's, belongs to a killed sweep.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -99,15 +100,34 @@ def _optuna() -> Any:
   return optuna
 
 
+@contextlib.contextmanager
+def reading(out: str, and_written: bool = False) -> Iterator[None]:
+  """Raises UserError if the journal of a folder is damaged.
+
+  Whatever reading a damaged line raises is taken for damage; where the journal
+  is also `and_written`, what Optuna raises.
+  """
+  try:
+    yield
+  except UserError:
+    raise
+  except Exception as error:
+    if and_written and not isinstance(
+        error, (_optuna().exceptions.OptunaError, LookupError)):
+      raise
+    raise UserError(
+        f'{os.path.join(out, FILE)}: is damaged ({reason_of(error)}); remove '
+        'it, and the same command finds what was trained by its runs'
+    ) from error
+
+
 def _storage(out: str) -> Any:
   """The journal of a folder; UserError if it is damaged."""
   path, storages = os.path.join(out, FILE), _optuna().storages
-  try:
+  with reading(out):
+    if os.path.lexists(path):
+      files.open_ordinary(path).close()
     return storages.JournalStorage(storages.journal.JournalFileBackend(path))
-  except Exception as error:  # Whatever a damaged line raises.
-    raise UserError(
-        f'{path}: is damaged ({reason_of(error)}); remove it, and the same '
-        'command finds what was trained by its runs') from error
 
 
 def _pruner(prune: Optional[Prune]) -> Any:
@@ -125,12 +145,13 @@ def opened(grid: Grid, out: str) -> Any:
   workers do not crowd.
   """
   optuna = _optuna()
-  study = optuna.create_study(
-      storage=_storage(out), study_name=grid.study_name, load_if_exists=True,
-      direction='maximize' if grid.highest_is_best else 'minimize',
-      pruner=_pruner(grid.prune))
-  # An interrupted sweep would draw the same ones again.
-  seed = grid.search.seed + len(study.get_trials(deepcopy=False))
+  with reading(out):
+    study = optuna.create_study(
+        storage=_storage(out), study_name=grid.study_name, load_if_exists=True,
+        direction='maximize' if grid.highest_is_best else 'minimize',
+        pruner=_pruner(grid.prune))
+    # An interrupted sweep would draw the same ones again.
+    seed = grid.search.seed + len(study.get_trials(deepcopy=False))
   study.sampler = (optuna.samplers.TPESampler(seed=seed, constant_liar=True)
                    if grid.search.method == 'bayes'
                    else optuna.samplers.RandomSampler(seed))
@@ -159,21 +180,38 @@ def end(study: Any, number: int, result: dict[str, Any],
 def rows(out: str) -> dict[str, dict[str, Any]]:
   """Key of a trial -> its row; of several attempts the last."""
   storage = _storage(out)
-  return {trial.user_attrs['trial']['key']: {
-      **_row(trial), 'study': summary.study_name}
-          for summary in storage.get_all_studies()
-          for trial in storage.get_all_trials(
-              summary._study_id, deepcopy=False)
-          if 'trial' in trial.user_attrs}
+  with reading(out):
+    return {trial.user_attrs['trial']['key']: {
+        **_row(trial), 'study': summary.study_name}
+            for summary in storage.get_all_studies()
+            for trial in storage.get_all_trials(
+                summary._study_id, deepcopy=False)
+            if 'trial' in trial.user_attrs}
+
+
+# Columns of a row -> the types that they may have.
+_KINDS = {
+    **dict.fromkeys(('key', 'model', 'data_root', 'state', 'error', 'run'),
+                    (str,)),
+    **dict.fromkeys(('number', 'attempts', 'epochs', 'best_epoch', 'parameters',
+                     'seed'), (int,)),
+    'seconds': (int, float), **dict.fromkeys(('kwargs', 'settings', 'values'),
+                                             (dict,))}
 
 
 def _row(trial: Any) -> dict[str, Any]:
   """The row of an Optuna trial: with what `trials.run` returned."""
-  return {'number': trial.number, 'state': STARTED, 'error': '',
-          'attempts': trial.user_attrs.get('attempts', 0), 'epochs': 0,
-          'best_epoch': 0, 'parameters': 0, 'seconds': 0.0, 'values': {},
-          'run': '', **trial.user_attrs['trial'],
-          **trial.user_attrs.get('result', {})}
+  row = {'number': trial.number, 'state': STARTED, 'error': '',
+         'attempts': trial.user_attrs.get('attempts', 0), 'epochs': 0,
+         'best_epoch': 0, 'parameters': 0, 'seconds': 0.0, 'values': {},
+         'run': '', **trial.user_attrs['trial'],
+         **trial.user_attrs.get('result', {})}
+  for name, kinds in _KINDS.items():
+    if type(row[name]) not in kinds:
+      raise ValueError(f'{name} of trial {trial.number} is {row[name]!r}')
+  if not all(type(value) in (int, float) for value in row['values'].values()):
+    raise ValueError(f'values of trial {trial.number} must be numbers')
+  return row
 
 
 def is_poor(trial: Trial, epochs: int, opa: float) -> bool:
