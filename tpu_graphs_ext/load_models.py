@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import hashlib
 import importlib.abc
@@ -139,6 +140,37 @@ def class_taking(name: str, arguments: Iterable[str],
       raise UserError(f'--model_kwargs_json: {name} has no argument {key!r}; '
                       f'it takes {", ".join(allowed)}')
   return cls
+
+
+def require_in_text(name: str, arguments: Iterable[str], path: str) -> None:
+  """`class_taking` by the text of a models.py, none of which is run.
+
+  Lets pass what only running it would tell, as of a class that is imported.
+  """
+  text = files.read_file(path).decode(errors='replace')
+  try:
+    classes = {node.name: node for node in ast.parse(text).body
+               if isinstance(node, ast.ClassDef)}
+  except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+    raise UserError(f'--models_py: {path} is not a Python file ({error}); mend '
+                    'the file') from error
+  if name not in text and 'import *' not in text:
+    raise UserError(
+        f'--model: there is no model {name!r} in {os.path.basename(path)}; the '
+        f'models are {", ".join(classes)}')
+  allowed, cls = [], classes.get(name)
+  while cls:
+    for node in cls.body:
+      if isinstance(node, ast.FunctionDef) and node.name == '__init__':
+        allowed += [argument.arg for argument in (
+            *node.args.args, *node.args.kwonlyargs)
+                    if argument.arg not in ('self', 'num_configs', 'num_ops')]
+        unknown = [key for key in arguments if key not in allowed]
+        if unknown and not node.args.kwarg:
+          raise UserError(f'--model_kwargs_json: {name} has no argument '
+                          f'{unknown[0]!r}; it takes {", ".join(allowed)}')
+    base = getattr(cls.bases[0], 'id', '') if cls.bases else ''
+    cls = classes.pop(base, None)
 
 
 def takes(name: str, argument: str, models_py: str = '') -> bool:

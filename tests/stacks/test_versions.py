@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.metadata
+import os
 import platform
 import re
 import runpy
+import subprocess
 import sys
 
 import pytest
 import setuptools
 from packaging.requirements import Requirement
+from packaging.version import Version
 
 from support.places import PROJECT
 from tpu_graphs_ext.stacks import versions
@@ -97,3 +102,40 @@ def test_constraints_name_one_supported_version_of_all_that_is_asked_for(
         assert exact[one.name.replace('_', '-')] in one.specifier, (path, one)
         checked += 1
     assert checked > 20
+
+
+@pytest.mark.parametrize('name, used', [
+    ('optuna', 'optuna.storages.journal.JournalFileBackend, '
+     'optuna.samplers.TPESampler, optuna.pruners.SuccessiveHalvingPruner, '
+     'optuna.exceptions.OptunaError'),
+    ('distributed', 'distributed.Client, distributed.TimeoutError'),
+    ('fsspec', 'fsspec.core.url_to_fs')])
+def test_what_the_extras_bring_imports_in_the_last_version_that_they_allow(
+    name, used):
+  """The bound is above the major version, or year, that is tried here."""
+  pytest.importorskip(name, reason='needs the extra [scale]')
+  project = tomllib.loads((PROJECT / 'pyproject.toml').read_text())['project']
+  requirement, = (one for one in map(
+      Requirement, project['optional-dependencies']['scale'])
+                  if one.name == name)
+  version = Version(importlib.metadata.version(name))
+  assert version in requirement.specifier
+  if sys.version_info >= (3, 11):  # Older Pythons have older versions.
+    assert str(Version(str(version.major + 1))) in [
+        bound.version for bound in requirement.specifier
+        if bound.operator == '<']
+  for path in used.split(', '):
+    module, _, last = path.rpartition('.')
+    assert hasattr(importlib.import_module(module), last)
+
+
+def test_jax_imports_in_the_last_version_that_is_allowed():
+  python = os.environ.get('TPU_GRAPHS_EXT_JAX_PYTHON')
+  if not python:
+    pytest.skip('needs TPU_GRAPHS_EXT_JAX_PYTHON, a Python with JAX')
+  project = tomllib.loads((PROJECT / 'pyproject.toml').read_text())['project']
+  requirement, = map(Requirement, project['optional-dependencies']['jax'])
+  done = subprocess.run(
+      [python, '-c', 'import jax; from jax import export, jit, ShapeDtypeStruct'
+       '; print(jax.__version__)'], capture_output=True, text=True, check=True)
+  assert Version(done.stdout.strip()) in requirement.specifier

@@ -1,6 +1,7 @@
 """Reading the file of a sweep, and the faults that it may have."""
 
 import json
+import re
 
 import pytest
 
@@ -86,3 +87,45 @@ def test_what_a_search_draws(tmp_path):
   assert (lr.low, lr.high, lr.log) == (0.5, 9, True)
   assert first.distributions['models[0].kwargs.hidden_dim'] == (
       optuna.distributions.IntDistribution(1, 9))
+
+
+MODELS = '''
+import os
+import tensorflow as tf
+from elsewhere import Imported
+os.close(os.open(os.environ['RAN'], os.O_CREAT))
+class Base(tf.keras.Model):
+  def __init__(self, num_configs, num_ops, width=4): pass
+class Wide(Base):
+  def __init__(self, num_configs, num_ops, *, depth=2, **kwargs): pass
+class Same(Wide): pass
+Other = Wide
+'''
+
+
+@pytest.mark.parametrize('model, argument, fault', [
+    ('Base', 'width', ''), ('Wide', 'depth', ''), ('Wide', 'width', ''),
+    ('Same', 'depth', ''), ('Other', 'anything', ''),
+    ('Imported', 'anything', ''),
+    ('Base', 'depth', "Base has no argument 'depth'; it takes width"),
+    ('Base', 'num_ops', "Base has no argument 'num_ops'; it takes width"),
+    ('Wide', 'height', "no argument 'height'; it takes depth, width"),
+    ('Same', 'height', "no argument 'height'; it takes depth, width"),
+    ('MLP', 'width', "there is no model 'MLP' in helper.txt; the models are")])
+def test_models_py_is_checked_without_running_it(
+    tmp_path, monkeypatch, model, argument, fault):
+  monkeypatch.setenv('RAN', str(tmp_path / 'ran'))
+  (tmp_path / 'helper.txt').write_text(MODELS)
+  path = tmp_path / 'grid.json'
+  path.write_text(json.dumps({
+      'models': [{'model': model, 'kwargs': {argument: 1}}],
+      'settings': {'models_py': str(tmp_path / 'helper.txt')}}))
+  if fault:
+    with pytest.raises(UserError, match=re.escape(fault)):
+      grid.read(str(path))
+  else:
+    assert grid.read(str(path)).num_trials == 1
+  (tmp_path / 'helper.txt').write_text('(' * 9999)
+  with pytest.raises(UserError, match='is not a Python file'):
+    grid.read(str(path))
+  assert not (tmp_path / 'ran').exists()

@@ -239,6 +239,8 @@ def parsed(path: str, given: Any) -> Grid:
 def read(path: str) -> Grid:
   """Reads a file, and tries every value of a setting by itself.
 
+  A models.py that it names is not run before the first trial.
+
   Raises UserError, with file and key, if it cannot be read or has an unknown
   key, model or argument, or a value that no training takes.
   """
@@ -250,10 +252,11 @@ def read(path: str) -> Grid:
       for (part, name), values in model.values.items():
         if part == 'settings':
           _check_setting(settings, name, values)
-      models_py = model.values.get(('settings', 'models_py'), [''])[0]
-      load_models.class_taking(model.name, [
-          name for part, name in model.values if part == 'kwargs'],
-          settings(models_py=models_py).models_file)
+      arguments = [name for part, name in model.values if part == 'kwargs']
+      for models_py in model.values.get(('settings', 'models_py'), ['']):
+        (load_models.require_in_text if models_py else
+         load_models.class_taking)(model.name, arguments,
+                                   settings(models_py=models_py).models_file)
     except UserError as error:
       raise UserError(f'{where}: {error}') from error
   return grid
