@@ -10,7 +10,7 @@ import pytest
 
 from support import eager_training, row_task
 from support.places import PROJECT
-from tpu_graphs_ext.engine import evaluate, rank, train
+from tpu_graphs_ext.engine import evaluate, foreign, rank, train
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.tasks import TILE, api, of_run
 
@@ -63,6 +63,10 @@ def test_it_trains_evaluates_predicts_and_ranks(run, data_root, tmp_path):
   order = [int(index) for index in order.split(';')]
   assert order[:2] == [choice.index for choice in ranking.choices]
   assert sorted(order) == list(range(12))
+  ours, rows = evaluate.evaluate_all(
+      [run.model_dir], f'{data_root}/test', loading=loading,
+      foreign=[foreign.read_predictions(path, loading)])
+  assert ours.mean['slowdown_5'] == rows.mean['slowdown_5']
 
 
 def test_its_models_are_no_tile_models_and_the_other_way(

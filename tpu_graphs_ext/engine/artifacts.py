@@ -264,10 +264,10 @@ def load_model(run: Run, num_ops: int, sample_graph: Any,
         files.full_path(run.model_dir))
     pairs = itertools.zip_longest([tuple(value.shape) for value in built],
                                   [value.shape for _, value in saved])
-    for number, (needed, found) in enumerate(pairs):
-      if needed != found:
+    for number, (needed, stored) in enumerate(pairs):
+      if needed != stored:
         raise UserError(
-            f'variable {number} has the shape {found}, but must have {needed} '
+            f'variable {number} has the shape {stored}, but must have {needed} '
             f'in {args["model"]} built for num_ops={num_ops}. The run file, '
             'the data or models.py belongs to another model; give --data_root '
             'the data that it was trained on')

@@ -118,7 +118,7 @@ def read_predictions(path: str, loading: Loading) -> ForeignRanker:
   for row_id, places in rows.items():
     if not row_id.startswith(prefix):
       continue
-    name = row_id.rsplit(':', 1)[1]
+    name = row_id.rpartition(':')[2]
     if name in of:
       raise UserError(
           f'{path}: has {name} of several collections; choose one with '

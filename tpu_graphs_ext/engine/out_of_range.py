@@ -48,14 +48,14 @@ def of_problem(ranker: Ranker, problem: Problem) -> list[OutOfRange]:
 def of_nodes(stats: FeatureStats, problem: Problem,
              opcodes: Optional[Sequence[int]] = None) -> list[OutOfRange]:
   """`of_problem` without configurations; None: opcodes are not judged."""
-  found = of_rows(stats.node, problem.name, 'node_feat', [problem.node_feat])
+  outside = of_rows(stats.node, problem.name, 'node_feat', [problem.node_feat])
   for number in np.unique(problem.node_opcode).tolist():
     if opcodes is not None and number not in opcodes:
       name = f'number {number}' if number else 'unknown'
-      found.append(OutOfRange(
+      outside.append(OutOfRange(
           problem.name, 'node_opcode', schema.OPCODE_NAMES.get(number, name),
           float(number), 0.0, 0.0))
-  return found
+  return outside
 
 
 def of_rows(stats: ColumnStats, tile_id: str, table: str,
@@ -66,22 +66,22 @@ def of_rows(stats: ColumnStats, tile_id: str, table: str,
     stats.require_columns(block, table)
     least = np.minimum(least, block.min(axis=0))
     largest = np.maximum(largest, block.max(axis=0))
-  found, names = [], _COLUMNS.get(table, ())
+  columns, names = [], _COLUMNS.get(table, ())
   outside = (least < stats.minimum) | (largest > stats.maximum)
   for column in np.flatnonzero(outside).tolist():
     low, high, start, end = (float(values[column]) for values in (
         stats.minimum, stats.maximum, least, largest))
-    found.append(OutOfRange(
+    columns.append(OutOfRange(
         tile_id, table, names[column] if len(stats.minimum) == len(names)
         else f'column {column}', end if end - high >= low - start else start,
         low, high))
-  return found
+  return columns
 
 
 def warn(ranker: Ranker, problems: Problems) -> None:
   """Warns of values that the model was not trained on, a line a column."""
-  warn_of([found for problem in problems
-           for found in of_problem(ranker, problem)],
+  warn_of([column for problem in problems
+           for column in of_problem(ranker, problem)],
           len(problems), ranker.name, ranker.task.problem)
 
 
@@ -89,24 +89,24 @@ def warn_of(every: Sequence[OutOfRange], kernels: int, model: str,
             what: str = 'kernel') -> None:
   """The same for columns that were found already, of `kernels` searched."""
   columns: dict[tuple[str, str], list[OutOfRange]] = {}
-  for found in every:
-    columns.setdefault((found.table, found.column), []).append(found)
+  for column in every:
+    columns.setdefault((column.table, column.column), []).append(column)
   if columns:
     lines = '\n  '.join([':', *map(_line, columns.values())])
     if not _log.isEnabledFor(logging.DEBUG):
       lines = f' (columns or opcodes: {len(columns)}; --verbose lists them)'
     _log.warning(
         '%d of %d %ss have features that %s was not trained on; their order '
-        'is less certain%s', len({found.tile_id for found in every}), kernels,
+        'is less certain%s', len({column.tile_id for column in every}), kernels,
         what, os.path.basename(model), lines)
 
 
 def _line(members: list[OutOfRange]) -> str:
   """One column: the value farthest from the range, the range, and where."""
-  where = shortened([found.tile_id for found in members])
+  where = shortened([column.tile_id for column in members])
   if members[0].table == 'node_opcode':
     return f'opcode {members[0].column} (unseen in training) in {where}'
-  worst = max(members, key=lambda found: max(
-      found.value - found.largest, found.least - found.value))
+  worst = max(members, key=lambda column: max(
+      column.value - column.largest, column.least - column.value))
   return (f'{worst.column} is {worst.value:,.9g} ({worst.least:,.9g} to '
           f'{worst.largest:,.9g} in training) in {where}')

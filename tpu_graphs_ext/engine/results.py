@@ -40,8 +40,8 @@ def table(rows: Iterable[Mapping[str, Any]]) -> pandas.DataFrame:
 
 def ks_of(columns: Iterable[str]) -> list[int]:
   """The numbers k that a table has columns for."""
-  found = (name.rpartition('_') for name in columns)
-  return [int(k) for name, _, k in found if name == BY_K[0] and k.isdigit()]
+  parts = (name.rpartition('_') for name in columns)
+  return [int(k) for name, _, k in parts if name == BY_K[0] and k.isdigit()]
 
 
 def columns_of(measures: Iterable[str],
@@ -165,15 +165,16 @@ class Results:
     named = list(zip(names_of(evaluations), evaluations))
     rows = [(f'mean of {len(first.rows)} {cls.PROBLEMS}',
              *heads(measures, first.ks))]
-    rows += [(name, *cells(one.mean, measures, first.ks, intervals=True))
-             for name, one in named]
+    rows += [(name, *cells(result.mean, measures, first.ks, intervals=True))
+             for name, result in named]
     rows += first.other_choices()
     rows += [
         (f'{a} - {b}', *(
-            cell(measure, *one.mean.minus(column, other.mean))
+            cell(measure, *result.mean.minus(column, other.mean))
             for measure, _, column in columns_of(measures, first.ks)))
-        for (a, one), (b, other) in itertools.combinations(named, 2)]
-    tables = [table for one in evaluations for table in one._tables(by_problem)]
+        for (a, result), (b, other) in itertools.combinations(named, 2)]
+    tables = [table for result in evaluations
+              for table in result._tables(by_problem)]
     return '\n\n'.join('\n'.join(lines)
                        for lines in (*tables, aligned(rows), [_NOTES]))
 
@@ -183,12 +184,12 @@ def to_json(evaluations: Sequence[Results]) -> Any:
   contents = [evaluation.to_json() for evaluation in evaluations]
   if len(contents) == 1:
     return contents[0]
-  for one, content in zip(evaluations, contents):
+  for result, content in zip(evaluations, contents):
     content['differences'] = [
         {'to': other.model_dir, **nested({
-            column: difference_json(*one.mean.minus(column, other.mean))
-            for *_, column in columns_of(one.COMPARED, one.ks)})}
-        for other in evaluations if other is not one]
+            column: difference_json(*result.mean.minus(column, other.mean))
+            for *_, column in columns_of(result.COMPARED, result.ks)})}
+        for other in evaluations if other is not result]
   return contents
 
 
@@ -196,21 +197,21 @@ def to_csv(evaluations: Sequence[Results]) -> str:
   """A CSV, a row a problem and model; empty where a measure is undefined."""
   import pandas
   rows = pandas.concat([
-      one.rows.assign(model_dir=one.model_dir, data=one.data)
-      for one in evaluations])
+      result.rows.assign(model_dir=result.model_dir, data=result.data)
+      for result in evaluations])
   first = ['model_dir', 'data']
   return files.csv_of(rows.set_index(first).reset_index())
 
 
 def nested(columns: Mapping[str, Any]) -> dict[str, Any]:
   """Columns in the form of the JSON: {'slowdown': {'5': ...}, 'opa': ...}."""
-  found: dict[str, Any] = {}
+  content: dict[str, Any] = {}
   for column, value in columns.items():
     name, _, k = column.rpartition('_')
-    place, key = (found.setdefault(name, {}), k) if (
-        name in BY_K and k.isdigit()) else (found, column)
+    place, key = (content.setdefault(name, {}), k) if (
+        name in BY_K and k.isdigit()) else (content, column)
     place[key] = or_none(value)
-  return found
+  return content
 
 
 def interval_json(low: float, high: float) -> Any:
@@ -240,9 +241,10 @@ def cells(of: Union[Mapping[str, float], Summary], measures: Iterable[str],
 
 def names_of(evaluations: Sequence[Results]) -> list[str]:
   """The models' classes; with the start of the hash where one comes twice."""
-  folders = [os.path.basename(os.path.normpath(one.model_dir)).removeprefix(
-      'model_') for one in evaluations]
-  classes = [one.model or folder for one, folder in zip(evaluations, folders)]
+  folders = [os.path.basename(os.path.normpath(result.model_dir)).removeprefix(
+      'model_') for result in evaluations]
+  classes = [result.model or folder
+             for result, folder in zip(evaluations, folders)]
   return [name if classes.count(name) == 1 else f'{name} {folder[:8]}'
           for name, folder in zip(classes, folders)]
 
