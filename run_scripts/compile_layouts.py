@@ -33,12 +33,12 @@ from typing import Optional
 
 import numpy as np
 import pack_kernels
-import single_kernel
 
 from tpu_graphs_ext.hlo import (
   layout_choices,
   libtpu,
   protos,
+  single_kernel,
   tiles,
   tpu_compiler,
 )

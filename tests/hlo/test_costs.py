@@ -70,6 +70,14 @@ def test_slices_count_for_what_they_read_and_write():
   assert costs.cost_of(sliced(True)).bytes == 2 * 1024 + 4
 
 
+def test_a_fusion_that_hands_its_operand_on_reads_all_of_it():
+  """As those of one bitcast, in which the compiler wraps operands."""
+  module = sliced(False)
+  body = module.computations[0]
+  body.root_id = body.instructions[0].id
+  assert costs.cost_of(module).bytes == 48 * 1024 + 4 + 1024
+
+
 def test_tensors_on_chip():
   module = elementwise([32, 256])
   parameter, root = module.computations[0].instructions

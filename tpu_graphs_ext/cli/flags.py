@@ -15,6 +15,7 @@ import json
 import logging
 import os
 import pathlib
+import sys
 import typing
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, Optional
@@ -193,6 +194,16 @@ TASK = choice('--task', TASKS, ' or '.join(
 JSON = switch('--json', 'print JSON instead of text')
 
 
+OF_PROGRAMS = (
+    flag('--shapes', 'SHAPES', "of the function's arguments, such as "
+         "'f32[512,1024] bf16[1024]', or the name of a function in the same "
+         'module that returns the arguments', ''),
+    flag('--tpu', 'GENERATION', 'compile for this generation: v2, v3, v4, v5e, '
+         'v5p, v6e or v7x. Needs the extra [tpu]', 'v3'),
+    flag('--jax_python', 'PYTHON', 'Python of an environment with JAX, which '
+         'lowers functions of JAX and reads HLO text; empty: this Python', ''))
+
+
 def of_settings(settings_class: type, *without: str) -> list[Flag]:
   """A flag for each field but some, which `given` leaves at their defaults."""
   types = typing.get_type_hints(settings_class)
@@ -283,3 +294,9 @@ def show(args: argparse.Namespace, to_json: Callable[[], Any],
          text: Callable[[], str]) -> None:
   """Prints what a verb found."""
   print(json.dumps(to_json(), indent=2) if args.json else text())
+
+
+def failed(faults: list[str]) -> int:
+  for fault in faults:
+    print(f'error: {fault}', file=sys.stderr)
+  return 1 if faults else 0

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
-import sys
 from argparse import Namespace
 from collections.abc import Iterator
 
@@ -15,19 +15,12 @@ from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.files import full_path
 from tpu_graphs_ext.tasks import ShippedTask
 
-_OF_PROGRAMS = (
-    flag('--shapes', 'SHAPES', "of the function's arguments, such as "
-         "'f32[512,1024] bf16[1024]', or the name of a function in the same "
-         'module that returns the arguments', ''),
-    flag('--tpu', 'GENERATION', 'compile for this generation: v2, v3, v4, v5e, '
-         'v5p, v6e or v7x. Needs the extra [tpu]', 'v3'),
-    flag('--jax_python', 'PYTHON', 'Python of an environment with JAX, which '
-         'lowers functions of JAX and reads HLO text; empty: this Python', ''))
+_log = logging.getLogger(__name__)
 _OF_TILES = (
     path('files', 'FILE', 'rank all legal tiles of its kernels, timed or not: '
          'an .npz, tuning data, HLO as protobuf or text, or module:function of '
          'TensorFlow or JAX', nargs='*'),
-    *_OF_PROGRAMS,
+    *flags.OF_PROGRAMS,
     flag('--blocks', 'BLOCKS', 'for a function that is one matrix product: '
          'rank the blocks of a Pallas kernel instead of tiles; bm x bk x bn in '
          "elements, such as '128x1024x512 256x512x512', or `usual` for those "
@@ -45,6 +38,9 @@ _OF_TILES = (
     flag('--scheduler', 'ADDRESS', 'Dask scheduler whose workers rank, such as '
          'tcp://HOST:8786; without --workers all of them. Needs the extra '
          '[scale]', ''),
+    path('--modules', 'DIR', 'also write each listed tile, and the default, as '
+         'an HLO module of the kernel alone, to be timed on a TPU; see '
+         'docs/ranking.md'),
     path('--out', 'FILE', 'with --workers or --scheduler: the .jsonl to write, '
          'one row per kernel'))
 
@@ -102,7 +98,11 @@ def _check(args: Namespace) -> None:
        '--blocks goes with one module:function'),
       ((args.check or args.vmem_limit is not None) and not args.blocks,
        '--check and --vmem_limit go with --blocks'),
-      (args.shapes and not args.files, '--shapes goes with module:function')):
+      (args.shapes and not args.files, '--shapes goes with module:function'),
+      (args.modules and (not args.files or many or args.blocks),
+       '--modules goes with FILE'),
+      (args.modules and os.path.lexists(full_path(args.modules or '')),
+       f'--modules={args.modules}: is there already; name a new folder')):
     if is_wrong:
       raise UserError(rule)
 
@@ -126,19 +126,29 @@ def _all_tiles(args: Namespace) -> int:
       print(json.dumps([{'source': each.name, 'notes': [], 'kernels': [],
                          'faults': each.source.faults} for each in opened],
                        indent=2))
-    return _failed([fault for each in opened for fault in each.source.faults])
+    return flags.failed([
+        fault for each in opened for fault in each.source.faults])
   with flags.progress(args.tpu) as progress, kernel_sources.compiling(
       opened, progress) as sources:
     flags.few_threads(args)
     from tpu_graphs_ext.serving import tile_search
     rankings = tile_search.rank_sources(
         args.dir, sources, top_k=args.top_k, loading=flags.loading(args))
+    compiled = [source.result() for source in sources]
+  faults = [fault for ranking in rankings for fault in ranking.faults]
   shown = [ranking for ranking in rankings if ranking.kernels or ranking.notes]
   if args.json or shown:
     flags.show(args, lambda: [ranking.to_json() for ranking in rankings],
                lambda: '\n\n'.join(ranking.text(args.verbose)
                                    for ranking in shown))
-  return _failed([fault for ranking in rankings for fault in ranking.faults])
+  if args.modules:
+    from tpu_graphs_ext.serving import kernel_modules
+    count, refused = kernel_modules.write(
+        args.modules, compiled, rankings, args.tpu)
+    _log.info('%s: %d modules, each with its tile read back', args.modules,
+              count)
+    faults += refused
+  return flags.failed(faults)
 
 
 def _require_model(folder: str) -> None:
@@ -155,7 +165,7 @@ def _require_model(folder: str) -> None:
     'dump.hlo.pb --tpu=v6e --csv', flags=[
         path('files', 'PROGRAM', 'HLO as protobuf or text, StableHLO, or '
              'module:function of TensorFlow or JAX', nargs='+'),
-        *_OF_PROGRAMS, JSON, switch('--csv', 'print CSV instead of text')])
+        *flags.OF_PROGRAMS, JSON, switch('--csv', 'print CSV instead of text')])
 def kernels(args: Namespace) -> int:
   from tpu_graphs_ext.serving import compiler_report, kernel_sources
   reports, faults = [], []
@@ -174,13 +184,7 @@ def kernels(args: Namespace) -> int:
   elif args.json or reports:
     flags.show(args, lambda: [report.to_json() for report in reports],
                lambda: '\n\n'.join(report.text() for report in reports))
-  return _failed(faults)
-
-
-def _failed(faults: list[str]) -> int:
-  for fault in faults:
-    print(f'error: {fault}', file=sys.stderr)
-  return 1 if faults else 0
+  return flags.failed(faults)
 
 
 def _with_workers(args: Namespace) -> int:
@@ -192,4 +196,4 @@ def _with_workers(args: Namespace) -> int:
       top_k=args.top_k, tpu=args.tpu, workers=args.workers or 0,
       scheduler=args.scheduler, loading=loading)
   print(summary.text)
-  return _failed(summary.errors)
+  return flags.failed(summary.errors)

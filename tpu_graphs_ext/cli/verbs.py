@@ -130,16 +130,22 @@ def check_data(args: Namespace) -> int:
   return 1 if report.faults else 0
 
 
-@flags.verb('turn tuning data into .npz files', 'tuning.pb --out kernels',
-            'tuning.pb --out kernels --quiet', flags=[
-                path('file', 'FILE.pb', 'TuningData or ModuleTuningData, tile '
-                     'or layout'),
+@flags.verb('turn tuning data, programs or measured times into .npz files',
+            'tuning.pb --out kernels', 'dump.hlo.pb --tpu v5e --out kernels',
+            flags=[
+                path('files', 'FILE', 'TuningData or ModuleTuningData, tile or '
+                     'layout; a program as `rank` takes it, whose kernels get '
+                     "the compiler's tile and no time; or the CSV of "
+                     'run_scripts/time_modules.py', nargs='+'),
                 path('--out', 'DIR', 'folder for the .npz files',
-                     required=True)])
-def featurize(args: Namespace) -> None:
-  from tpu_graphs_ext.hlo import tuning
-  for file in tuning.featurize_file(args.file, args.out):
+                     required=True), *flags.OF_PROGRAMS])
+def featurize(args: Namespace) -> int:
+  from tpu_graphs_ext.serving import featurize
+  written, faults = featurize.featurize(
+      args.files, args.out, args.tpu, args.jax_python, args.shapes)
+  for file in written:
     print(file)
+  return flags.failed(faults)
 
 
 _OF_SAMPLE = {

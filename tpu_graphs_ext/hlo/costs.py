@@ -84,7 +84,8 @@ def _bytes_read(place: int, node, computations: dict):
     return 0  # Written in place.
   if node.opcode != 'fusion' or not node.called_computation_ids:
     return None
-  body = computations[node.called_computation_ids[0]].instructions
+  called = computations[node.called_computation_ids[0]]
+  body = called.instructions
   names = {each.id for each in body if each.opcode == 'parameter'
            and each.parameter_number == place}
   total = 0
@@ -99,7 +100,7 @@ def _bytes_read(place: int, node, computations: dict):
       if count is None:
         return None
       total += count
-  return total
+  return None if called.root_id in names else total  # Handed on as it is.
 
 
 def _bytes_written(node, computations: dict):

@@ -32,6 +32,7 @@ FUNCTIONS = {
     'PJRT_Error_Message': 1,
     'PJRT_Plugin_Initialize': 3,
     'PJRT_Executable_OptimizedProgram': 48,
+    'PJRT_Executable_Serialize': 49,
     'PJRT_TopologyDescription_Create': 82,
     'PJRT_Compile': 89,
 }
@@ -181,14 +182,30 @@ class Compiler:
 
     Raises PjrtError if the compiler refuses the program.
     """
+    return self._optimized(self._compiled(program, program_format, options))
+
+  def compile_to_run(self, program: bytes, options: bytes = b''
+                     ) -> tuple[bytes, bytes]:
+    """(as `compile`, the executable serialized for this version of libtpu)."""
+    executable = self._compiled(program, 'hlo', options)
+    serialized = _struct(executable, 0, 0, 0, 0)
+    self._call('PJRT_Executable_Serialize', serialized)
+    return (self._optimized(executable),
+            ctypes.string_at(serialized[3], serialized[4]))
+
+  def _compiled(self, program: bytes, program_format: str,
+                options: bytes) -> int:
     form = program_format.encode()
     source = _struct(*_text(program), *_text(form))
     options = options or compile_options()
     compiled = _struct(self._topology, ctypes.addressof(source),
                        *_text(options), 0, 0)
     self._call('PJRT_Compile', compiled)
+    return compiled[-1]
+
+  def _optimized(self, executable: int) -> bytes:
     result = _struct(0, 0, 0, 0)
-    optimized = _struct(compiled[-1], ctypes.addressof(result))
+    optimized = _struct(executable, ctypes.addressof(result))
     self._call('PJRT_Executable_OptimizedProgram', optimized)  # The size.
     code = ctypes.create_string_buffer(result[3])
     result[2] = ctypes.addressof(code)

@@ -30,7 +30,7 @@ _TYPES = {'f32': 'float32', 'f16': 'float16', 'bf16': 'bfloat16',
           'u8': 'uint8', 'u16': 'uint16', 'u32': 'uint32', 'u64': 'uint64',
           'f8e4m3fn': 'float8_e4m3fn', 'f8e5m2': 'float8_e5m2',
           'c64': 'complex64'}
-_NAMES = {**_TYPES, **{name: name for name in _TYPES.values()}}
+NUMPY_NAMES = {**_TYPES, **{name: name for name in _TYPES.values()}}
 _SHAPE = re.compile(r'([a-z]\w*)\[\s*((?:\d+(?:\s*,\s*\d+)*)?)\s*\]')
 # A function's name, with its module or the path of its file, or without.
 _NAME = re.compile(r'(?:.+:)?[A-Za-z_][\w.]*')
@@ -55,7 +55,7 @@ def parse_shapes(text: str) -> list[tuple[str, list[int]]]:
   shapes = [(name, [int(size) for size in re.findall(r'\d+', sizes)])
             for name, sizes in _SHAPE.findall(text)]
   if _SHAPE.sub('', text).strip(' ,;\t\n') or not all(
-      name in _NAMES for name, _ in shapes):
+      name in NUMPY_NAMES for name, _ in shapes):
     raise UserError(f'--shapes={text}: cannot be read; write, for example, '
                     '"f32[512,1024] bf16[1024,4096]", or name a function that '
                     f'returns the arguments. The types are {", ".join(_TYPES)}')
@@ -147,17 +147,17 @@ def lower_named(target: str, arguments: str) -> bytes:
 def is_name(arguments: str) -> bool:
   """Whether these name a function that returns them, and are no shapes."""
   name = arguments.strip()
-  return bool(_NAME.fullmatch(name)) and name not in _NAMES
+  return bool(_NAME.fullmatch(name)) and name not in NUMPY_NAMES
 
 
 def arguments_of_shapes(function: Callable, shapes: list) -> tuple:
   """What `parse_shapes` returns -> abstract arguments for `lower`."""
   if is_jax(function):
     import jax
-    return tuple(jax.ShapeDtypeStruct(tuple(sizes), _NAMES[name])
+    return tuple(jax.ShapeDtypeStruct(tuple(sizes), NUMPY_NAMES[name])
                  for name, sizes in shapes)
   import tensorflow as tf
-  return tuple(tf.TensorSpec(sizes, tf.as_dtype(_NAMES[name]))
+  return tuple(tf.TensorSpec(sizes, tf.as_dtype(NUMPY_NAMES[name]))
                for name, sizes in shapes)
 
 

@@ -21,7 +21,7 @@ import pathlib
 import re
 import tempfile
 from collections.abc import Sequence
-from typing import Callable, Optional
+from typing import Callable, Optional, Union
 
 import numpy as np
 
@@ -61,13 +61,23 @@ class LayoutGraph:
 
 
 def featurize_file(path: str, out_dir: str) -> list[str]:
-  """Writes one .npz for each kernel or layout graph; returns the paths.
+  """`write_results` of `read_results`."""
+  return write_results(path, read_results(path), out_dir)
 
-  Raises UserError, before anything is written, if the file is damaged or has no
-  usable runs, or the folder holds other results under the same names.
+
+def read_results(path: str) -> list[Union[Kernel, LayoutGraph]]:
+  """The kernels and layout graphs of a file; a UserError if it has none."""
+  return _read(path, 'usable runs', tile_kernels, layout_graphs)
+
+
+def write_results(path: str, results: Sequence[Union[Kernel, LayoutGraph]],
+                  out_dir: str) -> list[str]:
+  """Writes one .npz for each kernel or layout graph of a file; the paths.
+
+  Raises UserError, before anything is written, if the folder holds other
+  results under the same names, or of another task.
   """
   out_dir = files.require_path('--out', out_dir)
-  results = _read(path, 'usable runs', tile_kernels, layout_graphs)
   _require_one_task(path, results, out_dir)
   contents = {}  # By the path to write.
   try:
@@ -116,19 +126,19 @@ def read_tile_kernels(path: str) -> list[Kernel]:
 def _read(path: str, wanted: str, *readers: Callable) -> list:
   """What the readers make of a file."""
   serialized = files.read_file(path)
-  found = parse_tuning_data(path, serialized)
-  if found is None:
+  data = parse_tuning_data(path, serialized)
+  if data is None:
     raise UserError(
         f'{path}: its {len(serialized)} bytes are not a whole TuningData or '
         'ModuleTuningData protobuf, which has measured runs of HLO modules; '
         'the file is cut short, damaged or of another kind')
   try:
-    results = [result for read in readers for result in read(*found)]
+    results = [result for read in readers for result in read(*data)]
   except UserError as error:
     raise UserError(f'{path}: {error}') from error
   if not results:
     raise UserError(
-        f'{path}: none of its {len(found[0].modules)} modules has {MIN_RUNS} '
+        f'{path}: none of its {len(data[0].modules)} modules has {MIN_RUNS} '
         f'{wanted}')
   return results
 

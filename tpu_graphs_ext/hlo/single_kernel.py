@@ -5,9 +5,13 @@ the mark of one that has been through all that. With one it only chooses the
 kernel's tile.
 """
 
-import json
+from __future__ import annotations
 
-from tpu_graphs_ext.hlo import protos
+import json
+from collections.abc import Sequence
+
+from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.hlo import libtpu, protos
 
 # What the compiler decided about the tile: it is to decide again.
 _DECISIONS = ('window_config', 'used_scoped_memory_configs', 'retry_config',
@@ -23,36 +27,61 @@ def compiled(kernel, tpu) -> bytes:
   """
   module = protos.HloModuleProto()
   module.CopyFrom(kernel)
+  for node in protos.nodes(module):
+    _undecide(node)
+  return tpu.compile(_alone(module).SerializeToString(), 'hlo',
+                     options(module))
+
+
+def with_tile(kernel, output_bounds: Sequence[int],
+              kernel_bounds: Sequence[int] = ()) -> protos.HloModuleProto:
+  """The kernel alone as an optimised module, its tile set to these bounds.
+
+  All tensors are in main memory. The compiler keeps the tile, and estimates
+  nothing. Bounds are those of `tpu_compiler.Window`.
+
+  Raises UserError if the compiler gave the kernel no tile to change.
+  """
+  module = renumbered(kernel)
+  root = next(node for node in protos.nodes(module)
+              if node.id == _entry(module).root_id)
+  config = _config_of(root)
+  window = config.get('window_config')
+  if not window:
+    raise UserError(f'{kernel.name}: the compiler chose no tile for it, so '
+                    'none can be set')
+  for name in ('estimated_cycles', 'iteration_bounds', 'input_window_bounds'):
+    window.pop(name, None)
+  window['output_window_bounds'] = list(map(str, output_bounds))
+  window['kernel_window_bounds'] = list(map(str, kernel_bounds))
+  for name in ('used_scoped_memory_configs', 'retry_config'):
+    config.pop(name, None)
+  root.backend_config = json.dumps(config).encode()
+  return _alone(module)
+
+
+def _entry(module):
+  return next(c for c in module.computations
+              if c.id == module.entry_computation_id)
+
+
+def _alone(module):
+  """Completes a kernel's module, itself, as a program that was scheduled."""
+  for node in protos.nodes(module):
+    _to_main_memory(node.shape)
   for computation in module.computations:
-    for node in computation.instructions:
-      _undecide(node)
-      _to_main_memory(node.shape)
     _set_signature(computation)
-  entry = next(c for c in module.computations
-               if c.id == module.entry_computation_id)
-  module.host_program_shape.CopyFrom(entry.program_shape)
+  module.host_program_shape.CopyFrom(_entry(module).program_shape)
   _set_schedule(module)
-  return tpu.compile(module.SerializeToString(), 'hlo',
-                     _options(entry.program_shape))
+  return module
 
 
-def _options(shape) -> bytes:
-  """A CompileOptionsProto that asks for the layouts of a program's shape."""
-  def field(number, value):
-    return varint(number << 3 | 2) + varint(len(value)) + value
-
-  def varint(number):
-    written = b''
-    while number > 127:
-      written += bytes([number & 127 | 128])
-      number >>= 7
-    return written + bytes([number])
-
-  build = (b'\x08' + 9 * b'\xff' + b'\x01'  # device_ordinal -1
-           + field(2, shape.result.SerializeToString())
-           + b'\x20\x01\x28\x01')  # A replica, a partition.
-  return b''.join(field(1, given.SerializeToString())
-                  for given in shape.parameters) + field(3, build)
+def options(module) -> bytes:
+  """Compile options that ask for the layouts of the module's own shape."""
+  shape = module.host_program_shape
+  return libtpu.compile_options(
+      parameters=[each.SerializeToString() for each in shape.parameters],
+      result=shape.result.SerializeToString())
 
 
 def renumbered(kernel):

@@ -1,0 +1,60 @@
+"""Times the kernels that `rank --modules DIR` wrote, on a machine with a TPU.
+
+    python time_modules.py DIR > DIR/measured.csv
+
+Needs JAX with the libtpu that compiled them; `tpu-graphs-ext featurize
+DIR/measured.csv --out kernels` makes .npz files for `evaluate` and `train`.
+Runs follow one another: starting one, some 50 us, hides a shorter kernel."""
+
+import csv
+import json
+import pathlib
+import sys
+import time
+
+import jax
+from jax import numpy as jnp
+from jax.experimental import layout as layouts
+
+FORMAT = getattr(layouts, 'Format', layouts.Layout)  # Since JAX 0.6.2.
+LAYOUT = getattr(layouts, 'DeviceLocalLayout', layouts.Layout)
+
+
+def loaded(client, serialized, results):
+  """What libtpu compiled, behind the header that this JAX puts in front."""
+  zeros = jax.jit(lambda: [jnp.zeros(r['shape'], r['dtype']) for r in results])
+  own = bytes(zeros.lower().compile().runtime_executable().serialize())
+  size = place = 0  # The header's length, a varint.
+  while b'pjrt_ifrt' in own[:64] and (not place or own[place - 1] & 128):
+    size |= (own[place] & 127) << 7 * place
+    place += 1
+  code = own[:place + size] + serialized
+  return client.deserialize_executable(code, jax.devices()[:1])
+
+
+def runtime_ns(executable, arguments, runs):
+  """Nanoseconds of one run, the least mean of three rounds after a first."""
+  means = []
+  for _ in range(4):
+    start = time.perf_counter_ns()
+    for _ in range(runs):
+      result = executable.execute(arguments)
+    jax.block_until_ready(result)
+    means.append((time.perf_counter_ns() - start) / runs)
+  return round(min(means[1:]))
+
+
+def main(folder, runs=200):
+  device, writer = jax.devices()[0], csv.writer(sys.stdout)
+  place = jax.sharding.SingleDeviceSharding(device)
+  writer.writerow(['module', 'runtime_ns', 'runs', 'device'])
+  for row in json.loads((folder / 'modules.json').read_text())['modules']:
+    arguments = [jax.device_put(jnp.ones(a['shape'], a['dtype']), FORMAT(
+        LAYOUT(tuple(a['major_to_minor'])), place)) for a in row['arguments']]
+    path = (folder / row['module']).with_suffix('.tpu')
+    executable = loaded(device.client, path.read_bytes(), row['results'])
+    time_ns = runtime_ns(executable, arguments, runs)
+    writer.writerow([row['module'], time_ns, runs, device.device_kind])
+
+if __name__ == '__main__':
+  main(pathlib.Path(sys.argv[1]))

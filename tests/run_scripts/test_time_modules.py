@@ -1,0 +1,59 @@
+"""The script that times modules, on JAX's CPU: it runs what it was given."""
+
+import csv
+import importlib.util
+import os
+import subprocess
+import sys
+
+import pytest
+
+from support.places import PROJECT
+
+VARIABLE = 'TPU_GRAPHS_EXT_JAX_PYTHON'
+# A folder like that of --modules, with a product compiled for the CPU.
+CODE = '''
+import json, pathlib, sys
+import jax, jax.numpy as jnp
+sys.path.insert(0, sys.argv[1])
+import time_modules
+folder = pathlib.Path(sys.argv[2])
+x = jax.ShapeDtypeStruct((8, 16), jnp.float32)
+w = jax.ShapeDtypeStruct((16, 4), jnp.float32)
+code = jax.jit(lambda x, w: x @ w).lower(x, w).compile(
+    ).runtime_executable().serialize()
+size = place = 0
+while b'pjrt_ifrt' in code[:64] and (not place or code[place - 1] & 128):
+  size |= (code[place] & 127) << 7 * place
+  place += 1
+(folder / 'a.tpu').write_bytes(code[place + size:])
+def tensor(*shape):
+  return dict(dtype='float32', shape=shape, major_to_minor=[0, 1])
+row = dict(module='a.pb', arguments=[tensor(8, 16), tensor(16, 4)],
+           results=[tensor(8, 4)])
+(folder / 'modules.json').write_text(json.dumps({'modules': [row]}))
+executable = time_modules.loaded(
+    jax.devices()[0].client, (folder / 'a.tpu').read_bytes(), row['results'])
+product, = executable.execute([jnp.ones((8, 16)), jnp.ones((16, 4))])
+assert (product == 16).all(), product  # Not the zeros of the header's program.
+time_modules.main(folder, runs=3)
+'''
+
+
+def test_it_runs_what_was_compiled_and_times_it(tmp_path):
+  python = os.environ.get(VARIABLE, '')
+  if not python and importlib.util.find_spec('jax') is None:
+    pytest.skip(f'needs JAX here, or a Python that has it, named by {VARIABLE}')
+  done = subprocess.run(
+      [python or sys.executable, '-c', CODE, str(PROJECT / 'run_scripts'),
+       str(tmp_path)], check=False, capture_output=True, text=True,
+      env={**os.environ, 'JAX_PLATFORMS': 'cpu'})
+  assert done.returncode == 0, done.stderr
+  row, = csv.DictReader(done.stdout.splitlines())
+  assert row['module'] == 'a.pb' and int(row['runtime_ns']) > 0
+  assert (row['runs'], row['device']) == ('3', 'cpu')
+
+
+def test_it_is_short():
+  script = PROJECT / 'run_scripts' / 'time_modules.py'
+  assert len(script.read_text().splitlines()) <= 60

@@ -1,0 +1,176 @@
+"""Kernels as programs with a tile each, and their measured times."""
+
+import dataclasses
+import json
+import types
+
+import numpy as np
+import pytest
+
+from support.libtpu import needs_libtpu
+from support.tiny_hlo import elementwise
+from tpu_graphs_ext import cli
+from tpu_graphs_ext.data.kernel import Kernel
+from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.hlo import (
+  libtpu,
+  programs,
+  protos,
+  single_kernel,
+  subprocesses,
+  tpu_compiler,
+)
+from tpu_graphs_ext.serving import featurize, kernel_modules, kernel_sources
+
+
+def tiled():
+  """An elementwise kernel of f32 [32, 256] with the tile [4, 2]."""
+  module = elementwise([32, 256])
+  for node in protos.nodes(module):
+    node.shape.layout.memory_space = 1
+  module.computations[0].instructions[1].backend_config = json.dumps({
+      'window_config': {
+          'output_window_bounds': ['4', '2'], 'estimated_cycles': '7',
+          'iteration_bounds': ['1', '1'], 'buffering_level': '2'},
+      'used_scoped_memory_configs': [], 'flag_configs': []}).encode()
+  return module
+
+
+def test_a_module_with_a_tile_of_ones_choice():
+  module = single_kernel.with_tile(tiled(), [2, 1])
+  root = tpu_compiler.root_of(module)
+  assert json.loads(root.backend_config) == {'window_config': {
+      'output_window_bounds': ['2', '1'], 'kernel_window_bounds': [],
+      'buffering_level': '2'}, 'flag_configs': []}
+  assert not any(node.shape.layout.memory_space
+                 for node in protos.nodes(module))
+  shape = module.host_program_shape
+  assert [list(each.dimensions) for each in (
+      *shape.parameters, shape.result)] == [[32, 256], [32, 256]]
+  order, = module.schedule.sequences.values()
+  assert list(order.instruction_ids) == [
+      node.id for node in protos.nodes(module)]
+  with pytest.raises(UserError, match='elementwise: the compiler chose no til'):
+    single_kernel.with_tile(elementwise([32, 256]), [2, 1])
+
+
+def choice(place, *bounds):
+  return types.SimpleNamespace(place=place, tile=types.SimpleNamespace(
+      output_bounds=bounds, kernel_bounds=()))
+
+
+def ranked():
+  """(source, ranking): the model prefers [2, 2], [4, 2] and [1, 1]."""
+  kernel = kernel_sources.source_kernel(
+      tpu_compiler.kernels_of(tiled()).kernels[0], 'tanh/1')
+  return kernel_sources.Source('f', [kernel], [], []), types.SimpleNamespace(
+      kernels=[types.SimpleNamespace(
+          name='tanh/1', op_name='jit(f)/tanh',
+          choices=[choice(1, 2, 2), choice(2, 4, 2), choice(3, 1, 1)])])
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+  """What is written where the compiler changes the tile [1, 1] to [2, 2]."""
+  def compile_to_run(library, topology, modules):
+    assert topology == 'v5e:2x2x1'
+    changed = single_kernel.with_tile(tiled(), [2, 2]).SerializeToString()
+    return [(protos.HloProto(hlo_module=protos.as_module(
+        changed if place == 2 else module)).SerializeToString(),
+             b'code of %d' % place, '')
+            for place, (module, _) in enumerate(modules)]
+
+  monkeypatch.setattr(libtpu, 'library', lambda: 'unused')
+  monkeypatch.setattr(subprocesses, 'compile_to_run', compile_to_run)
+  source, ranking = ranked()
+  folder = tmp_path / 'modules'
+  count, faults = kernel_modules.write(
+      str(folder), [source], [ranking], 'v5litepod-8')
+  assert count == 2
+  fault, = faults
+  assert fault == ('tanh/1, tile [1, 1] []: the compiler made [((2, 2), ())] '
+                   'of it')
+  return folder
+
+
+def test_tiles_that_stay_are_written(folder):
+  content = json.loads((folder / 'modules.json').read_text())
+  assert content['tpu'] == 'v5e'
+  tensor = {'dtype': 'float32', 'shape': [32, 256], 'major_to_minor': [0, 1]}
+  assert content['modules'][1] == {
+      'module': '001_tanh_1.1.pb', 'kernel': 'tanh/1',
+      'operation': 'jit(f)/tanh', 'is_default': False,
+      'output_bounds': [2, 2], 'kernel_bounds': [],
+      'arguments': [tensor], 'results': [tensor]}
+  assert content['modules'][0]['is_default']
+  assert {path.name for path in folder.iterdir()} == {
+      'modules.json', '000_tanh_1.default.pb', '000_tanh_1.default.tpu',
+      '001_tanh_1.1.pb', '001_tanh_1.1.tpu'}
+  module = protos.as_module((folder / '001_tanh_1.1.pb').read_bytes())
+  assert tpu_compiler.root_of(module).name == 'tanh.11'
+  source, ranking = ranked()
+  with pytest.raises(UserError, match='no kernel here has a tile of the TPU'):
+    kernel_modules.write(str(folder) + '2', [dataclasses.replace(
+        source, kernels=[dataclasses.replace(source.kernels[0], window=None)]
+    )], [ranking], 'v5e')
+
+
+def test_measured_times_become_a_kernel(folder, tmp_path, capsys):
+  table = folder / 'measured.csv'
+  table.write_text('module,runtime_ns,runs,device\n'
+                   '000_tanh_1.default.pb,2000,200,TPU v5 lite\n'
+                   '001_tanh_1.1.pb,1500,200,TPU v5 lite\n')
+  out = str(tmp_path / 'out')
+  assert cli.main(['featurize', str(table), '--out', out]) == 0
+  kernel = Kernel.load(capsys.readouterr().out.strip())
+  assert kernel.runtime_ns.tolist() == [2000, 1500]
+  assert kernel.normalizer_ns.tolist() == [2000, 2000]
+  assert kernel.config_feat[:, 8:10].tolist() == [[4, 2], [2, 2]]
+  assert kernel.num_nodes == 2
+  for line, rule in (('001_tanh_1.1.pb,1500', 'its default tile was not timed'),
+                     ('9.pb,1500', "module '9.pb', runtime_ns '1500'"),
+                     ('001_tanh_1.1.pb,-1', "runtime_ns '-1'")):
+    table.write_text('module,runtime_ns\n' + line)
+    assert cli.main(['featurize', str(table), '--out', out]) == 1
+    assert rule in capsys.readouterr().err
+
+
+def test_programs_become_kernels_with_the_compilers_tile(tmp_path):
+  path = tmp_path / 'a.after_optimizations.hlo.pb'
+  path.write_bytes(tiled().SerializeToString())
+  written, faults = featurize.featurize(
+      [str(path), 'none.pb'], str(tmp_path / 'out'))
+  kernel = Kernel.load(written[0])
+  assert kernel.tile_id == 'a_000_elementwise' and not kernel.is_labelled
+  assert kernel.config_feat[:, 8:10].tolist() == [[4, 2]]
+  assert faults == ['none.pb: no such file; a function is named as '
+                    'module:function']
+
+
+PRODUCT = b"""func.func @main(%a: tensor<512x1024xf32>,
+    %b: tensor<1024x512xf32>) -> tensor<512x512xf32> {
+  %0 = stablehlo.dot_general %a, %b, contracting_dims = [1] x [0]
+      : (tensor<512x1024xf32>, tensor<1024x512xf32>) -> tensor<512x512xf32>
+  return %0 : tensor<512x512xf32>
+}"""
+
+
+@needs_libtpu
+@pytest.mark.parametrize('tpu', ['v3', 'v5e', 'v6e'])
+def test_the_compiler_keeps_a_tile(tpu):
+  """Its own default, and half of that along the first dimension."""
+  kernel, = tpu_compiler.compile_program(
+      programs.Program(PRODUCT, 'mlir'), tpu).kernels
+  default = kernel.window[:2]
+  other = (default[0][0] // 2, *default[0][1:]), default[1]
+  modules = [single_kernel.with_tile(kernel.module, *bounds)
+             for bounds in (default, other)]
+  results = subprocesses.compile_to_run(
+      libtpu.library(), libtpu.topology_of(tpu),
+      [(module.SerializeToString(), single_kernel.options(module))
+       for module in modules])
+  windows = [tpu_compiler.kernels_of(tpu_compiler.parse_optimized(
+      optimized)).kernels[0].window[:2] for optimized, _, _ in results]
+  assert windows == [default, other]
+  assert all(len(executable) > 10_000 for _, executable, _ in results)
+  assert np.prod(other[0]) < np.prod(default[0])

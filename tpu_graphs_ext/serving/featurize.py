@@ -1,0 +1,103 @@
+"""Tuning data, programs and measured times -> .npz files of kernels."""
+
+from __future__ import annotations
+
+import collections
+import csv
+import dataclasses
+import io
+import os
+from collections.abc import Sequence
+
+import numpy as np
+
+from tpu_graphs_ext import files
+from tpu_graphs_ext.data.kernel import Kernel
+from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.hlo import features, protos, tpu_compiler, tuning
+from tpu_graphs_ext.serving import kernel_sources
+
+_COLUMNS = b'module,runtime_ns'  # Of run_scripts/time_modules.py.
+
+
+def featurize(paths: Sequence[str], out_dir: str,
+              tpu: str = kernel_sources.DEFAULT_TPU, jax_python: str = '',
+              shapes: str = '') -> tuple[list[str], list[str]]:
+  """Writes the kernels of files; (paths of the .npz files, messages of faults).
+
+  Args:
+    paths: tuning data, a CSV of `time_modules.py`, or a program as `rank` takes
+      it, whose kernels have one tile, the compiler's, and no time.
+    out_dir: the folder to write.
+    tpu, jax_python, shapes: see `kernel_sources.read_source`.
+  """
+  written, faults = [], []
+  for path in paths:
+    try:
+      results = _kernels(path, tpu, jax_python, shapes, faults)
+      written += tuning.write_results(path, results, out_dir)
+    except UserError as error:
+      faults.append(str(error))
+  return written, faults
+
+
+def _kernels(path: str, tpu: str, jax_python: str, shapes: str,
+             faults: list[str]) -> list:
+  content = b''
+  if os.path.isfile(files.full_path(path)):
+    content = files.read_file(path, unpack=True)
+  if content.startswith(_COLUMNS):
+    return _measured(path, content.decode(errors='replace'))
+  if content and not _is_program(content):
+    return tuning.read_results(path)
+  source = kernel_sources.read_source(path, shapes, tpu, jax_python)
+  faults += source.faults
+  prefix = os.path.basename(path).split('.')[0].replace(':', '_')
+  return [dataclasses.replace(
+      _with_tile(kernel), tile_id=f'{prefix}_{number:03}_{kernel.name}')
+          for number, kernel in enumerate(source.kernels) if kernel.kernel]
+
+
+def _is_program(content: bytes) -> bool:
+  data = tuning.parse_tuning_data('', content)
+  return not tuning.has_runs(content) and (data is None or any(
+      protos.has_opcodes(message and message.hlo_module) for message in (
+          protos.parse(protos.HloProto, content),)))
+
+
+def _with_tile(source: kernel_sources.SourceKernel) -> Kernel:
+  if source.window is None:
+    return source.kernel
+  return kernel_sources.never_timed(source.kernel, features.config_features(
+      source.window.kernel_bounds, source.window.output_bounds)[np.newaxis])
+
+
+def _measured(path: str, text: str) -> list[Kernel]:
+  """The kernels of `rank --modules`, each with the tiles that were timed."""
+  folder = os.path.dirname(files.full_path(path))
+  listed = {row['module']: row for row in files.read_json(
+      os.path.join(folder, 'modules.json'))['modules']}
+  timed = collections.defaultdict(list)
+  for row in csv.DictReader(io.StringIO(text)):
+    module, time = row['module'], row['runtime_ns'] or ''
+    if module not in listed or not time.isdecimal() or int(time) < 2:
+      raise UserError(f'{path}: module {module!r}, runtime_ns {time!r}: the '
+                      'first must be in modules.json beside the file, the '
+                      'second a whole number of at least 2 ns')
+    timed[listed[module]['kernel']].append((listed[module], int(time)))
+  kernels = []
+  for name, rows in timed.items():
+    defaults = [time for row, time in rows if row['is_default']]
+    if not defaults:
+      raise UserError(f'{path}: kernel {name}: its default tile was not timed, '
+                      'which the others are compared with')
+    module = protos.as_module(files.read_file(
+        os.path.join(folder, rows[0][0]['module'])))
+    made = kernel_sources.source_kernel(
+        tpu_compiler.kernels_of(module).kernels[0], name).kernel
+    kernels.append(dataclasses.replace(
+        made, config_feat=np.stack([features.config_features(
+            row['kernel_bounds'], row['output_bounds']) for row, _ in rows]),
+        runtime_ns=np.array([time for _, time in rows], np.int64),
+        normalizer_ns=np.full(len(rows), defaults[0], np.int64)))
+  return kernels

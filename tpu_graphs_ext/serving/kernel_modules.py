@@ -1,0 +1,121 @@
+"""Writes kernels as programs with a tile each, to be timed on a TPU.
+
+For each kernel the default tile and the model's first ones, in two forms:
+NAME.pb, an optimised HLO module of the kernel alone, and NAME.tpu, what libtpu
+compiled it to, which run_scripts/time_modules.py runs. modules.json lists them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from tpu_graphs_ext import files
+from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.hlo import (
+  libtpu,
+  lowering,
+  protos,
+  single_kernel,
+  subprocesses,
+  tpu_compiler,
+)
+from tpu_graphs_ext.serving import kernel_sources, tile_ranking
+
+LIST = 'modules.json'
+
+
+def write(folder: str, sources: Sequence[kernel_sources.Source],
+          rankings: Sequence[tile_ranking.SourceRanking],
+          tpu: str) -> tuple[int, list[str]]:
+  """Compiles each tile, reads it back, and writes those that stayed.
+
+  Returns how many, and a message for each tile that the compiler refuses or
+  changes. Raises UserError if the folder exists, or nothing can be written.
+  """
+  rows, modules = [], []
+  for source, ranking in zip(sources, rankings):
+    by_name = {kernel.name: kernel for kernel in source.kernels}
+    for kernel in ranking.kernels:
+      for row, module in _tiles(by_name[kernel.name], kernel):
+        row['module'] = f'{len(rows):03}_{row["module"]}'
+        rows.append(row)
+        modules.append(module)
+  if not rows:
+    raise UserError('--modules: no kernel here has a tile of the TPU compiler '
+                    'and others to choose from; give a program, not an .npz')
+  compiled = subprocesses.compile_to_run(
+      libtpu.library(), libtpu.topology_of(tpu),
+      [(module.SerializeToString(), single_kernel.options(module))
+       for module in modules])
+  kept, faults, contents = [], [], {}
+  for row, module, (optimized, executable, reason) in zip(
+      rows, modules, compiled):
+    fault = reason or _changed(row, optimized)
+    if fault:
+      faults.append(f'{row["kernel"]}, tile {row["output_bounds"]} '
+                    f'{row["kernel_bounds"]}: {fault}')
+      continue
+    contents[row['module']] = module.SerializeToString()
+    contents[row['module'].removesuffix('.pb') + '.tpu'] = executable
+    kept.append(row)
+  contents[LIST] = json.dumps(
+      {'tpu': libtpu.generation(tpu), 'modules': kept}, indent=1).encode()
+  _write(folder, contents)
+  return len(kept), faults
+
+
+def _tiles(source: kernel_sources.SourceKernel,
+           kernel: tile_ranking.KernelRanking):
+  """(row of the list, module) of the default and of the first choices."""
+  if source.window is None or not kernel.choices:
+    return
+  default = source.window.output_bounds, source.window.kernel_bounds
+  tiles = {default: 0}  # In order of place; 0: the default.
+  for choice in kernel.choices:
+    tiles.setdefault(
+        (choice.tile.output_bounds, choice.tile.kernel_bounds), choice.place)
+  for bounds, place in tiles.items():
+    module = single_kernel.with_tile(source.module, *bounds)
+    name = re.sub(r'[^\w.-]', '_', kernel.name)[:80]
+    yield {
+        'module': f'{name}.{place or "default"}.pb', 'kernel': kernel.name,
+        'operation': kernel.op_name, 'is_default': bounds == default,
+        'output_bounds': list(bounds[0]), 'kernel_bounds': list(bounds[1]),
+        'arguments': list(map(_tensor, module.host_program_shape.parameters)),
+        'results': list(map(_tensor, _results(module)))}, module
+
+
+def _results(module) -> list:
+  result = module.host_program_shape.result
+  return list(result.tuple_shapes) or [result]
+
+
+def _tensor(shape) -> dict[str, Any]:
+  """Type, sizes and layout, as JAX names them."""
+  name = protos.PrimitiveType.Name(shape.element_type).lower()
+  return {'dtype': lowering.NUMPY_NAMES.get(name, name),
+          'shape': list(shape.dimensions),
+          'major_to_minor': list(shape.layout.minor_to_major)[::-1]}
+
+
+def _changed(row: dict[str, Any], optimized: bytes) -> str:
+  """What became of a tile, by the program that was compiled; '': it stayed."""
+  windows = [kernel.window for kernel in tpu_compiler.kernels_of(
+      tpu_compiler.parse_optimized(optimized)).kernels]
+  wanted = tuple(row['output_bounds']), tuple(row['kernel_bounds'])
+  if len(windows) == 1 and windows[0] and windows[0][:2] == wanted:
+    return ''
+  return f'the compiler made {[each and each[:2] for each in windows]} of it'
+
+
+def _write(folder: str, contents: dict[str, bytes]) -> None:
+  try:
+    with files.new_folder(files.full_path(folder)) as temporary:
+      for name, content in contents.items():
+        files.write_file(os.path.join(temporary, name), content)
+  except OSError as error:
+    raise files.cannot_be_written(folder, error) from error
