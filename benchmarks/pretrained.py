@@ -27,8 +27,8 @@ from tpu_graphs_ext.data import read
 from tpu_graphs_ext.data.kernel import Kernel, Partition
 from tpu_graphs_ext.engine import artifacts, evaluate, results, scoring
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.hlo import tuning
-from tpu_graphs_ext.serving import kernel_sources, tile_search
+from tpu_graphs_ext.hlo import kernel_sources, tuning
+from tpu_graphs_ext.serving import tile_search
 from tpu_graphs_ext.tasks import TILE, tile_results
 from tpu_graphs_ext.tasks.tile import LoadSettings
 

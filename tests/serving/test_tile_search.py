@@ -14,10 +14,9 @@ from tpu_graphs_ext import cli
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.engine import scoring
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.hlo import lowering, tpu_compiler
+from tpu_graphs_ext.hlo import kernel_sources, lowering, tpu_compiler
 from tpu_graphs_ext.serving import (
   compiler_report,
-  kernel_sources,
   tile_ranking,
   tile_search,
 )

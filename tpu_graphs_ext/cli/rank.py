@@ -117,7 +117,7 @@ def _blocks(args: Namespace) -> int:
 
 
 def _all_tiles(args: Namespace) -> int:
-  from tpu_graphs_ext.serving import kernel_sources
+  from tpu_graphs_ext.hlo import kernel_sources
   _require_model(args.dir)
   opened = kernel_sources.open_all(
       args.files, args.shapes, args.tpu, args.jax_python)
@@ -142,7 +142,7 @@ def _all_tiles(args: Namespace) -> int:
                lambda: '\n\n'.join(ranking.text(args.verbose)
                                    for ranking in shown))
   if args.modules:
-    from tpu_graphs_ext.serving import kernel_modules
+    from tpu_graphs_ext.hlo import kernel_modules
     count, refused = kernel_modules.write(
         args.modules, compiled, rankings, args.tpu)
     _log.info('%s: %d modules, each with its tile read back', args.modules,
@@ -167,7 +167,8 @@ def _require_model(folder: str) -> None:
              'module:function of TensorFlow or JAX', nargs='+'),
         *flags.OF_PROGRAMS, JSON, switch('--csv', 'print CSV instead of text')])
 def kernels(args: Namespace) -> int:
-  from tpu_graphs_ext.serving import compiler_report, kernel_sources
+  from tpu_graphs_ext.hlo import kernel_sources
+  from tpu_graphs_ext.serving import compiler_report
   reports, faults = [], []
   with flags.progress(args.tpu) as progress:
     for opened in kernel_sources.open_all(

@@ -140,7 +140,7 @@ def check_data(args: Namespace) -> int:
                 path('--out', 'DIR', 'folder for the .npz files',
                      required=True), *flags.OF_PROGRAMS])
 def featurize(args: Namespace) -> int:
-  from tpu_graphs_ext.serving import featurize
+  from tpu_graphs_ext.hlo import featurize
   written, faults = featurize.featurize(
       args.files, args.out, args.tpu, args.jax_python, args.shapes)
   for file in written:

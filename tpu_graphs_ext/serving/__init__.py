@@ -4,9 +4,6 @@ cost_model        the model as an object: score, rank, explain
 tile_search       a model's first choices among all legal tiles, and why
 tile_ranking      the result of that search, as data and as text
 compiler_report   the compiler's own report on a program's kernels
-featurize         files with tiles or programs -> .npz files
-kernel_modules    kernels as programs with a tile each, to time on a TPU
-kernel_sources    a file or a function -> the kernels to rank
 blocks            ranks blocks for a product that is a Pallas kernel
 block_kernels     compiles them, each in such a kernel
 pallas_kernel     that kernel; needs JAX alone

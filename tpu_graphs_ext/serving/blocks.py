@@ -14,8 +14,8 @@ from tpu_graphs_ext.analytic import blocks as plain_blocks
 from tpu_graphs_ext.analytic import grouped_blocks, products
 from tpu_graphs_ext.analytic.machines import MACHINES
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.hlo import libtpu, protos
-from tpu_graphs_ext.serving import block_kernels, kernel_sources
+from tpu_graphs_ext.hlo import kernel_sources, libtpu, protos
+from tpu_graphs_ext.serving import block_kernels
 
 USUAL = 'usual'  # Instead of blocks: a grid, `usual_blocks` of the formula.
 _MIB = 2**20

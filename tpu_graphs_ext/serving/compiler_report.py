@@ -11,8 +11,7 @@ import io
 from collections.abc import Sequence
 from typing import Any, Callable, Optional
 
-from tpu_graphs_ext.hlo import costs
-from tpu_graphs_ext.serving import kernel_sources
+from tpu_graphs_ext.hlo import costs, kernel_sources
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,10 +19,11 @@ from tpu_graphs_ext.data.kernel import STORED_NAMES, Kernel, readable
 from tpu_graphs_ext.engine import artifacts, rank, scoring
 from tpu_graphs_ext.engine.settings import TOP_CONFIGS
 from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.hlo import kernel_sources
 from tpu_graphs_ext.hlo.features import config_features
+from tpu_graphs_ext.hlo.kernel_sources import DEFAULT_TPU, never_timed
 from tpu_graphs_ext.serving import blocks as blocks_lib
-from tpu_graphs_ext.serving import kernel_sources, tf_program, tile_search
-from tpu_graphs_ext.serving.kernel_sources import DEFAULT_TPU, never_timed
+from tpu_graphs_ext.serving import tf_program, tile_search
 from tpu_graphs_ext.serving.tile_ranking import SourceRanking
 from tpu_graphs_ext.tasks.tile import LoadSettings
 

@@ -9,7 +9,8 @@ from tpu_graphs_ext.analytic import explain
 from tpu_graphs_ext.analytic.explain import in_bytes
 from tpu_graphs_ext.engine import out_of_range
 from tpu_graphs_ext.errors import shortened
-from tpu_graphs_ext.serving import compiler_report, kernel_sources
+from tpu_graphs_ext.hlo import kernel_sources
+from tpu_graphs_ext.serving import compiler_report
 
 
 @dataclasses.dataclass(frozen=True)

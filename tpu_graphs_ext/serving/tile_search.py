@@ -20,13 +20,9 @@ from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.engine import out_of_range, scoring, threads
 from tpu_graphs_ext.engine.settings import TOP_CONFIGS
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.hlo import features
-from tpu_graphs_ext.serving import (
-  compiler_report,
-  kernel_sources,
-  tile_ranking,
-)
-from tpu_graphs_ext.serving.kernel_sources import never_timed
+from tpu_graphs_ext.hlo import features, kernel_sources
+from tpu_graphs_ext.hlo.kernel_sources import never_timed
+from tpu_graphs_ext.serving import compiler_report, tile_ranking
 from tpu_graphs_ext.tasks.tile import LoadSettings
 
 _log = logging.getLogger(__name__)

@@ -33,8 +33,8 @@ from tpu_graphs_ext.engine import (
 )
 from tpu_graphs_ext.engine.settings import TOP_CONFIGS
 from tpu_graphs_ext.errors import UserError, how_to_install, reason_of
-from tpu_graphs_ext.hlo import libtpu
-from tpu_graphs_ext.serving import cost_model, kernel_sources, tile_search
+from tpu_graphs_ext.hlo import kernel_sources, libtpu
+from tpu_graphs_ext.serving import cost_model, tile_search
 from tpu_graphs_ext.sweep import pool
 from tpu_graphs_ext.tasks.tile import LoadSettings
 

@@ -16,6 +16,7 @@ from typing import Any
 from tpu_graphs_ext import files
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import (
+  kernel_sources,
   libtpu,
   lowering,
   protos,
@@ -23,15 +24,15 @@ from tpu_graphs_ext.hlo import (
   subprocesses,
   tpu_compiler,
 )
-from tpu_graphs_ext.serving import kernel_sources, tile_ranking
 
 LIST = 'modules.json'
 
 
 def write(folder: str, sources: Sequence[kernel_sources.Source],
-          rankings: Sequence[tile_ranking.SourceRanking],
-          tpu: str) -> tuple[int, list[str]]:
+          rankings: Sequence[Any], tpu: str) -> tuple[int, list[str]]:
   """Compiles each tile, reads it back, and writes those that stayed.
+
+  `rankings` are the `tile_ranking.SourceRanking`s of the sources.
 
   Returns how many, and a message for each tile that the compiler refuses or
   changes. Raises UserError if the folder exists, or nothing can be written.
@@ -69,7 +70,7 @@ def write(folder: str, sources: Sequence[kernel_sources.Source],
 
 
 def _tiles(source: kernel_sources.SourceKernel,
-           kernel: tile_ranking.KernelRanking):
+           kernel: Any):
   """(row of the list, module) of the default and of the first choices."""
   if source.window is None or not kernel.choices:
     return

@@ -11,8 +11,13 @@ from support import tiny_kernels, tiny_tuning
 from support.libtpu import needs_libtpu
 from support.tiny_hlo import add, convolution, elementwise
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.hlo import libtpu, programs, subprocesses, tpu_compiler
-from tpu_graphs_ext.serving import kernel_sources
+from tpu_graphs_ext.hlo import (
+  kernel_sources,
+  libtpu,
+  programs,
+  subprocesses,
+  tpu_compiler,
+)
 
 
 def written(folder, name, message):

@@ -14,8 +14,13 @@ import numpy as np
 from tpu_graphs_ext import files
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.hlo import features, protos, tpu_compiler, tuning
-from tpu_graphs_ext.serving import kernel_sources
+from tpu_graphs_ext.hlo import (
+  features,
+  kernel_sources,
+  protos,
+  tpu_compiler,
+  tuning,
+)
 
 _COLUMNS = b'module,runtime_ns'  # Of run_scripts/time_modules.py.
 

@@ -13,6 +13,9 @@ from tpu_graphs_ext import cli
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import (
+  featurize,
+  kernel_modules,
+  kernel_sources,
   libtpu,
   programs,
   protos,
@@ -20,7 +23,6 @@ from tpu_graphs_ext.hlo import (
   subprocesses,
   tpu_compiler,
 )
-from tpu_graphs_ext.serving import featurize, kernel_modules, kernel_sources
 
 
 def tiled():
