@@ -198,6 +198,36 @@ def test_a_gate_is_two_products_of_the_same_rows():
     product_of(other)
 
 
+def doubling_calls(depth):
+  """entry: tanh of a function that calls another twice, and so on."""
+  module = with_epilogue('tanh')
+  module.computations[0].id = 100
+  entry_ids = module.computations[0].instructions[:2]
+  for level in range(1, depth + 1):
+    caller = module.computations.add(id=level + 100, root_id=1000 * level + 4)
+    for number, parameter in enumerate(entry_ids):
+      tiny_hlo.add(caller, 1000 * level + number, 'parameter',
+                   parameter.shape.dimensions, element_type='BF16',
+                   parameter_number=number)
+    for number in (2, 3):
+      tiny_hlo.add(caller, 1000 * level + number, 'call', [512, 1024],
+                   operands=[1000 * level, 1000 * level + 1],
+                   called_computation_ids=[level + 99])
+    tiny_hlo.add(caller, 1000 * level + 4, 'add', [512, 1024],
+                 operands=[1000 * level + 2, 1000 * level + 3],
+                 element_type='BF16')
+  module.entry_computation_id = depth + 100
+  return module
+
+
+def test_a_function_that_is_called_twice_counts_twice():
+  """The same product twice shares both arguments, so it is no gate."""
+  with pytest.raises(UserError, match='has 2 products of different rows'):
+    product_of(doubling_calls(1))
+  with pytest.raises(UserError, match='more than 10,000 operations'):
+    product_of(doubling_calls(40))
+
+
 def test_what_is_no_epilogue():
   for opcode in ('reduce', 'slice', 'sort', 'gather'):
     with pytest.raises(UserError, match=f'this one has {opcode}$'):

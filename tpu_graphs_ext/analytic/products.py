@@ -27,6 +27,7 @@ _ELEMENTWISE = frozenset({
     'round-nearest-even', 'rsqrt', 'select', 'sign', 'sine', 'sqrt',
     'subtract', 'tanh'})
 _NARROW = {'S8': 'int8', 'U8': 'int8', 'F8E4M3FN': 'fp8', 'F8E5M2': 'fp8'}
+_MOST_VALUES = 10_000  # Of an epilogue, calls inlined.
 _BYTES = {'F32': 4, 'BF16': 2, 'F16': 2, 'S32': 4, **dict.fromkeys(_NARROW, 1)}
 
 
@@ -105,223 +106,208 @@ def product_of(
   in main memory, before and after any conversion. Raises UserError, which names
   what is in the way, if it computes anything else, or with other types.
   """
-  values = _Values(module)
-  root = values.made(values.roots[module.entry_computation_id])
-  while root.opcode == 'tuple' and len(root.operand_ids) == 1:
-    root = values.made(root.operand_ids[0])
-  epilogue = _Epilogue(values, root)
-  kinds = {dot.opcode for dot in epilogue.dots}
-  if epilogue.others or len(kinds) != 1 or (
-      kinds == {'ragged-dot'} and (
-          len(epilogue.dots) > 1 or epilogue.operations)):
+  root = _Values(module).root
+  while root.node.opcode == 'tuple' and len(root.node.operand_ids) == 1:
+    root, = root.operands()
+  epilogue = _Epilogue(module.name, root)
+  grouped = [dot for dot in epilogue.dots if dot.node.opcode == 'ragged-dot']
+  if epilogue.others or not epilogue.dots or (grouped and (
+      len(epilogue.dots) > 1 or epilogue.operations)):
     raise _refusal(module.name, epilogue)
-  if kinds == {'ragged-dot'}:
-    return _grouped(module.name, values, epilogue.dots[0], root)
-  return _plain(module.name, values, epilogue, root)
+  if grouped:
+    return _grouped(module.name, grouped[0], root)
+  return _plain(module.name, epilogue, root)
+
+
+class _Values:
+  """The values of a module with its calls inlined, as JAX calls functions."""
+
+  def __init__(self, module: protos.HloModuleProto):
+    self.nodes = {node.id: node for node in protos.nodes(module)}
+    self.roots = {c.id: c.root_id for c in module.computations}
+    self.root = self.made(self.roots[module.entry_computation_id], ())
+
+  def made(self, number: int, calls: tuple) -> _Value:
+    """A value of a computation that `calls` lead to, behind calls, tuples."""
+    node = self.nodes[number]
+    if node.opcode == 'call':
+      return self.made(self.roots[node.called_computation_ids[0]],
+                       (*calls, number))
+    if node.opcode == 'parameter' and calls:
+      caller = self.nodes[calls[-1]]
+      return self.made(caller.operand_ids[node.parameter_number], calls[:-1])
+    if node.opcode == 'get-tuple-element':
+      parts = self.made(node.operand_ids[0], calls)
+      return self.made(parts.node.operand_ids[node.tuple_index], parts.calls)
+    return _Value(self, node, calls)
+
+
+class _Value:
+  """What an instruction makes, where certain calls lead to it."""
+
+  def __init__(self, values, node, calls):
+    self._values, self.node, self.calls = values, node, calls
+    self.key = node.id, calls
+    self.dims = list(node.shape.dimensions)
+
+  def operands(self) -> list[_Value]:
+    return [self._values.made(number, self.calls)
+            for number in self.node.operand_ids]
+
+  def stored(self) -> _Value:
+    """Itself before it was moved or rounded."""
+    value = self
+    while value.node.opcode in _MOVES and value.node.operand_ids:
+      value = value.operands()[0]
+    return value
+
+  @property
+  def type(self) -> str:
+    return protos.PrimitiveType.Name(self.node.shape.element_type)
 
 
 class _Epilogue:
   """What leads from products to the result, and is done by element."""
 
-  def __init__(self, values: _Values, root: protos.HloInstructionProto):
-    self.dots, self.parameters = [], []
-    self.operations, self.others = [], []  # Names of opcodes, each once.
+  def __init__(self, name: str, root: _Value):
+    self.dots, self.parameters, operations, others = [], [], set(), set()
     waiting, seen = [root], set()
     while waiting:
-      node = waiting.pop()
-      if node.id in seen:
+      value = waiting.pop()
+      if value.key in seen:
         continue
-      seen.add(node.id)
-      if node.opcode in ('dot', 'ragged-dot'):
-        self.dots.append(node)
-      elif node.opcode == 'parameter':
-        self.parameters.append(node)
-      else:
-        if node.opcode in _ELEMENTWISE:
-          self.operations.append(node.opcode)
-        elif node.opcode not in _MOVES | _MADE or node.opcode == 'tuple':
-          self.others.append(node.opcode)
-        waiting.extend(map(values.made, node.operand_ids))
-    self.operations = sorted(set(self.operations))
-    self.others = sorted(set(self.others))
+      seen.add(value.key)
+      if len(seen) > _MOST_VALUES:
+        raise UserError(f'{name}: has more than {_MOST_VALUES:,} operations '
+                        'after its product; blocks are ranked for fewer')
+      opcode = value.node.opcode
+      if opcode in ('dot', 'ragged-dot'):
+        self.dots.append(value)
+        continue
+      if opcode == 'parameter':
+        self.parameters.append(value)
+      elif opcode in _ELEMENTWISE:
+        operations.add(opcode)
+      elif opcode == 'tuple':
+        others.add('several results')
+      elif opcode not in _MOVES | _MADE:
+        others.add(opcode)
+      waiting.extend(value.operands())
+    self.operations, self.others = sorted(operations), sorted(others)
 
 
 def _refusal(name: str, epilogue: _Epilogue) -> UserError:
-  what = ['several results' if opcode == 'tuple' else opcode
-          for opcode in epilogue.others or epilogue.operations]
-  counted = [] if 'tuple' in epilogue.others or len(epilogue.dots) == 1 else [
-      f'{len(epilogue.dots)} products']
+  reasons = epilogue.others or epilogue.operations
+  if len(epilogue.dots) != 1 and 'several results' not in reasons:
+    reasons = [*reasons, f'{len(epilogue.dots)} products']
   return UserError(
       f'{name}: blocks are ranked for a function that is one matrix product, '
       'such as jnp.matmul or jnp.einsum of its two arguments, with what '
       'follows it element by element, or for one jax.lax.ragged_dot alone; '
-      'this one has '
-      f'{shortened([*what, *counted])}')
+      f'this one has {shortened(reasons)}')
 
 
-def _plain(name, values, epilogue, root) -> Product:
-  found = [_Dot(name, values, dot) for dot in epilogue.dots]
-  first = found[0]
-  shared = set.intersection(*({dot.left.id, dot.right.id} for dot in found))
-  if len(found) > 1:
-    if len(shared) != 1 or len({dot.sizes_from(shared) for dot in found}) > 1:
+def _plain(name: str, epilogue: _Epilogue, root: _Value) -> Product:
+  dots = [_Dot(name, dot) for dot in epilogue.dots]
+  shared = set.intersection(*({dot.left.key, dot.right.key} for dot in dots))
+  if len(dots) > 1:
+    for dot in dots:
+      if dot.left.key not in shared:
+        dot.turn()
+    if len(shared) != 1 or len({dot.sizes for dot in dots}) > 1:
       raise UserError(
-          f'{name}: has {len(found)} products of different rows or sizes; '
+          f'{name}: has {len(dots)} products of different rows or sizes; '
           'blocks are ranked for products that share one argument, as those of '
           'a gate do')
-    first = first.turned_to(shared)
-  results = first.batch * first.rows * first.columns
-  if math.prod(root.shape.dimensions) != results or root.opcode == 'tuple':
+  batch, rows, inner, columns = dots[0].sizes
+  results = batch * rows * columns
+  if math.prod(root.dims) != results:
     raise UserError(
         f'{name}: its result has not the {results:,} elements of its product; '
         'blocks are ranked for one result of that size')
-  operands = {side.id for dot in found for side in (dot.left, dot.right)}
-  extra_bytes, ignored = _read_by_epilogue(
-      name, epilogue, operands, results)
-  return Product(
-      first.batch, first.rows, first.inner, first.columns,
-      _bytes(name, first.left), _bytes(name, first.right), _bytes(name, root),
-      narrow=first.narrow, weights=len(found), extra_bytes=extra_bytes,
-      ignored=ignored)
-
-
-def _read_by_epilogue(name, epilogue, operands, results) -> tuple:
-  """(bytes for each element of the result, what the time leaves out)."""
   extra_bytes, ignored = 0, []
-  for node in epilogue.parameters:
-    # An operand that the epilogue reads too comes in a second time.
-    if math.prod(node.shape.dimensions) >= results:
-      extra_bytes += _bytes(name, node)
-    elif node.shape.dimensions:
-      sizes = ','.join(map(str, node.shape.dimensions))
-      again = ' again' if node.id in operands else ''
-      ignored.append(f'reading {node.name}[{sizes}]{again}')
+  for value in epilogue.parameters:
+    if math.prod(value.dims) >= results:
+      extra_bytes += _bytes(name, value)
+    elif value.dims:
+      sizes = ','.join(map(str, value.dims))
+      ignored.append(f'reading {value.node.name}[{sizes}]')
   if epilogue.operations:
     ignored.append('computing ' + ', '.join(epilogue.operations))
-  return extra_bytes, tuple(ignored)
+  return Product(
+      batch, rows, inner, columns, _bytes(name, dots[0].left),
+      _bytes(name, dots[0].right), _bytes(name, root), dots[0].narrow,
+      len(dots), extra_bytes, tuple(ignored))
 
 
 class _Dot:
   """A product of two parameters; rows are of the lower number."""
 
-  def __init__(self, name, values, dot):
-    numbers = dot.dot_dimension_numbers
-    first, second = map(values.nodes.__getitem__, dot.operand_ids)
-    self.batch, self.inner, self.rows = _sizes(
-        first, numbers.lhs_batch_dimensions,
+  def __init__(self, name: str, dot: _Value):
+    numbers, operands = dot.node.dot_dimension_numbers, dot.operands()
+    batch, inner, rows = _sizes(
+        operands[0], numbers.lhs_batch_dimensions,
         numbers.lhs_contracting_dimensions)
-    _, _, self.columns = _sizes(
-        second, numbers.rhs_batch_dimensions,
-        numbers.rhs_contracting_dimensions)
-    self.left, self.right = (
-        values.parameter(name, operand) for operand in dot.operand_ids)
-    if self.left.id == self.right.id:
+    *_, columns = _sizes(operands[1], numbers.rhs_batch_dimensions,
+                         numbers.rhs_contracting_dimensions)
+    self.sizes = batch, rows, inner, columns
+    self.narrow = _narrow(operands)
+    self.left, self.right = (operand.stored() for operand in operands)
+    for operand in self.left, self.right:
+      if operand.node.opcode != 'parameter':
+        raise UserError(
+            f'{name}: {operand.node.opcode} computes an operand of its '
+            'product; blocks are ranked for products of arguments, which may '
+            'be transposed, reshaped and converted first')
+    if self.left.key == self.right.key:
       raise UserError(f'{name}: multiplies an argument by itself; blocks are '
                       'ranked for products of two arguments')
-    narrow = {_NARROW.get(_type(node), '') for node in (first, second)}
-    self.narrow = narrow.pop() if len(narrow) == 1 else ''
-    if self.left.parameter_number > self.right.parameter_number:
-      self._turn()  # einsum may swap them.
+    if self.left.node.parameter_number > self.right.node.parameter_number:
+      self.turn()  # einsum may swap them.
 
-  def _turn(self) -> None:
+  def turn(self) -> None:
+    """Makes rows of the columns."""
     self.left, self.right = self.right, self.left
-    self.rows, self.columns = self.columns, self.rows
-
-  def turned_to(self, shared: set) -> _Dot:
-    """Itself, with the shared argument on the left."""
-    if self.left.id not in shared:
-      self._turn()
-    return self
-
-  def sizes_from(self, shared: set) -> tuple:
-    dot = self.turned_to(shared)
-    return dot.batch, dot.rows, dot.inner, dot.columns
+    batch, rows, inner, columns = self.sizes
+    self.sizes = batch, columns, inner, rows
 
 
-def _grouped(name, values, dot, root) -> GroupedProduct:
-  ragged = protos.RaggedDot.FromString(
-      dot.SerializeToString()).ragged_dot_dimension_numbers
-  x, w, sizes = (values.made(number) for number in dot.operand_ids)
-  contracted = list(ragged.dot_dimension_numbers.rhs_contracting_dimensions)
-  if ragged.dot_dimension_numbers.lhs_batch_dimensions or len(
-      sizes.shape.dimensions) != 1 or len(x.shape.dimensions) != 2:
+def _grouped(name: str, dot: _Value, root: _Value) -> GroupedProduct:
+  numbers = protos.RaggedDot.FromString(
+      dot.node.SerializeToString()
+  ).ragged_dot_dimension_numbers.dot_dimension_numbers
+  x, w, sizes = dot.operands()
+  if numbers.lhs_batch_dimensions or (len(x.dims), len(sizes.dims)) != (2, 1):
     raise UserError(f'{name}: is a batch of grouped products; blocks are '
                     'ranked for one, of rows [m, k]')
-  if len(w.shape.dimensions) == 2:  # Rows are what is summed over.
-    kind, (m, k), n = 'drhs', x.shape.dimensions, w.shape.dimensions[1]
+  if len(w.dims) == 2:
+    kind = 'drhs'
   else:
-    kind = 'forward' if contracted == [1] else 'dlhs'
-    m, k = x.shape.dimensions
-    n = w.shape.dimensions[2 if kind == 'forward' else 1]
-  narrow = {_NARROW.get(_type(node), '') for node in (x, w)}
+    kind = ('forward' if list(numbers.rhs_contracting_dimensions) == [1]
+            else 'dlhs')
   return GroupedProduct(
-      kind, sizes.shape.dimensions[0], m, k, n,
-      _bytes(name, values.stored(x)), _bytes(name, values.stored(w)),
-      _bytes(name, root),
-      narrow=narrow.pop() if len(narrow) == 1 else '')
+      kind, *sizes.dims, *x.dims, w.dims[1 if kind == 'dlhs' else -1],
+      _bytes(name, x.stored()), _bytes(name, w.stored()), _bytes(name, root),
+      _narrow((x, w)))
 
 
-class _Values:
-  """Where values come from; JAX calls jitted functions."""
-
-  def __init__(self, module: protos.HloModuleProto):
-    self.nodes = {node.id: node for node in protos.nodes(module)}
-    self.roots = {c.id: c.root_id for c in module.computations}
-    self._callers = {called: node for node in self.nodes.values()
-                     for called in node.called_computation_ids}
-    self._homes = {node.id: c.id for c in module.computations
-                   for node in c.instructions}
-
-  def made(self, number: int) -> protos.HloInstructionProto:
-    """The instruction that makes a value, behind calls and tuples."""
-    node = self.nodes[number]
-    if node.opcode == 'call':
-      return self.made(self.roots[node.called_computation_ids[0]])
-    caller = self._callers.get(self._homes[number])
-    if node.opcode == 'parameter' and caller is not None:
-      return self.made(caller.operand_ids[node.parameter_number])
-    if node.opcode == 'get-tuple-element':
-      parts = self.made(node.operand_ids[0]).operand_ids
-      return self.made(parts[node.tuple_index])
-    return node
-
-  def parameter(self, name: str, number: int) -> protos.HloInstructionProto:
-    """The function's parameter that an operand is, moved and rounded at most.
-
-    Raises UserError if something computes the operand.
-    """
-    node = self.stored(self.made(number))
-    if node.opcode != 'parameter':
-      raise UserError(
-          f'{name}: {node.opcode} computes an operand of its product; blocks '
-          'are ranked for products of arguments, which may be transposed, '
-          'reshaped and converted first')
-    return node
-
-  def stored(self, node) -> protos.HloInstructionProto:
-    """A value before it was moved or rounded."""
-    while node.opcode in _MOVES and node.operand_ids:
-      node = self.made(node.operand_ids[0])
-    return node
-
-
-def _sizes(node, batch, contracted) -> tuple[int, int, int]:
+def _sizes(value, batch, contracted) -> tuple[int, int, int]:
   """(batch, contracted, other) elements of an operand."""
-  sizes = list(node.shape.dimensions)
-  others = [size for dim, size in enumerate(sizes)
+  others = [size for dim, size in enumerate(value.dims)
             if dim not in batch and dim not in contracted]
-  return (math.prod(sizes[dim] for dim in batch),
-          math.prod(sizes[dim] for dim in contracted), math.prod(others))
+  return (math.prod(value.dims[dim] for dim in batch),
+          math.prod(value.dims[dim] for dim in contracted), math.prod(others))
 
 
-def _type(node) -> str:
-  return protos.PrimitiveType.Name(node.shape.element_type)
+def _narrow(operands) -> str:
+  """The 8-bit type that both are multiplied as, or ''."""
+  first, second = (_NARROW.get(operand.type, '') for operand in operands)
+  return first if first == second else ''
 
 
-def _bytes(name, node) -> int:
-  kind = _type(node)
-  if kind not in _BYTES:
-    raise UserError(f'{name}: {node.name} has elements of the type '
-                    f'{kind.lower()}; blocks are ranked for '
+def _bytes(name: str, value: _Value) -> int:
+  if value.type not in _BYTES:
+    raise UserError(f'{name}: {value.node.name} has elements of the type '
+                    f'{value.type.lower()}; blocks are ranked for '
                     f'{", ".join(_BYTES).lower()}')
-  return _BYTES[kind]
+  return _BYTES[value.type]
