@@ -46,6 +46,20 @@ def test_choices_in_order_with_their_tiles_and_times():
       '2 2 0.2500 8 - 0.200 100.00 %'.split()]
 
 
+def test_problems_without_tiles():
+  ranking = rank.Ranking('table', 1, None, 2, True, [rank.Choice(1, 0.5)])
+  assert ranking.text().splitlines()[1:] == [
+      'place  config   score  runtime us  over best',
+      '1           1  0.5000           -          -']
+  assert ranking.to_json() == {
+      'tile_id': 'table', 'nodes': 1, 'configs': 2, 'rankable': True,
+      'choices': [{'index': 1, 'score': 0.5, 'runtime_ns': None,
+                   'slowdown': None}]}
+  program = dataclasses.replace(ranking, configurable=1)
+  assert list(program.to_json()) == [
+      'name', 'nodes', 'configurable', 'configs', 'choices']
+
+
 def test_unmeasured_and_identical_configurations():
   kernel = dataclasses.replace(
       tiled_kernel(), runtime_ns=np.zeros(4, np.int64),

@@ -25,7 +25,7 @@ class Choice:
     index: row of the configuration in the file, from 0.
     score: the model's score of its tile; lower is faster, without a unit.
     output_bounds: tile size of the output in layout tiles, most major physical
-      dimension first; empty where none is set. None in the layout task.
+      dimension first; empty where none is set. None where there are no tiles.
     kernel_bounds: the same for a convolution's kernel.
     runtime_ns: measured time; None where not measured, as is the slowdown.
     slowdown: runtime over that of the best configuration, minus 1.
@@ -70,16 +70,18 @@ class Ranking:
   choices: list[Choice]
 
   def to_json(self) -> dict[str, Any]:
-    is_tile = self.configurable is None
     content = {**vars(self), 'choices': [
         choice.to_json() for choice in self.choices]}
-    del content['configurable' if is_tile else 'rankable']
-    return content if is_tile else {'name': content.pop('tile_id'), **content}
+    if content['configurable'] is None:
+      del content['configurable']
+      return content
+    del content['rankable']  # Every program is.
+    return {'name': content.pop('tile_id'), **content}
 
   def text(self) -> str:
     """A heading and one line a choice."""
-    is_tile = self.configurable is None
-    bounds = ('output_bounds', 'kernel_bounds') if is_tile else ()
+    bounds = [name for name in ('output_bounds', 'kernel_bounds')
+              if self.choices and getattr(self.choices[0], name) is not None]
     rows = [('place', 'config', 'score', *bounds, 'runtime us', 'over best'),
             *((str(place), *choice.cells())
               for place, choice in enumerate(self.choices, 1))]
