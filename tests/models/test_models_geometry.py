@@ -125,7 +125,11 @@ def test_the_loss_has_the_mean_square_of_the_correction(sharpness, expected):
   graph = tile_batches.kernel_graph(KERNELS[0], STATS)
   model = checks.make('MyEarlyJoinSAGE' + checks.RAW, sharpness=sharpness)
   labels = KERNELS[0].runtime_rel[np.newaxis]
-  without = float(model.scores_and_own_loss(graph, labels)[1])
+  scores, without = model.scores_and_own_loss(graph, labels)
+  # The scores are those of the time alone: its loss is that of its logarithm.
+  without = float(without)
+  assert without == pytest.approx(
+      np.var(scores / sharpness - np.log(labels)), rel=1e-4)
   model._scorer.bias.assign([3.0])
   assert float(model.scores_and_own_loss(
       graph, labels)[1]) - without == pytest.approx(expected, rel=1e-4)
