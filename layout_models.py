@@ -799,17 +799,17 @@ class _Statistics(tf.keras.layers.Layer):
     if stored is None:
       return bounds
     try:
-      found = np.concatenate([
+      numbers = np.concatenate([
           np.float32([stored[table]['minimum'], stored[table]['maximum']])
           for table in _TABLE_WIDTHS], -1)
     except (KeyError, TypeError, ValueError):
-      found = np.zeros(0)
-    if found.shape != bounds.shape or not np.isfinite(found).all():
+      numbers = np.zeros(0)
+    if numbers.shape != bounds.shape or not np.isfinite(numbers).all():
       raise ValueError(
           'feature_stats must hold, under node and under config, lists minimum '
           f'and maximum of {_TABLE_WIDTHS["node"]} and '
           f'{_TABLE_WIDTHS["config"]} finite numbers.')
-    return found
+    return numbers
 
   def raw(self, table: str, x: tf.Tensor,
           columns: Optional[Sequence[int]] = None) -> tf.Tensor:

@@ -168,9 +168,9 @@ def run_list(args, sets: list[DataSet],
 
 def _changed_row(text: str) -> tuple[str, str, dict]:
   """(name, model, kwargs) of NAME=MODEL{JSON}."""
-  found = re.fullmatch(r'([^=]+)=(\w+)(\{.*\})', text)
+  match = re.fullmatch(r'([^=]+)=(\w+)(\{.*\})', text)
   try:
-    name, model, kwargs = found.groups() if found else ('', '', '{')
+    name, model, kwargs = match.groups() if match else ('', '', '{')
     return name, model, json.loads(kwargs)
   except ValueError as error:
     raise UserError(f'--changed={text}: must be NAME=MODEL{{JSON}}, such as '
@@ -201,8 +201,8 @@ def _real_source(args, data: str) -> str:
   if real and not os.path.isfile(real):
     raise UserError(f'--real={args.real}: no such file')
   if not real and (root := checkout.find()):
-    found = os.path.join(root, checkout.REAL_KERNELS)
-    return found if os.path.isfile(found) else ''
+    path = os.path.join(root, checkout.REAL_KERNELS)
+    return path if os.path.isfile(path) else ''
   return real
 
 

@@ -384,9 +384,9 @@ def with_readme_table(text: str, rows: list[Row]) -> str:
     UserError: the text lacks one of the marks.
   """
   first, last = README_MARKS
-  before, found, rest = text.partition(first)
-  _, also_found, after = rest.partition(last)
-  if not (found and also_found):
+  before, has_first, rest = text.partition(first)
+  _, has_last, after = rest.partition(last)
+  if not (has_first and has_last):
     raise UserError(f'--readme: the file must have the lines {first} and '
                     f'{last}, one after the other')
   return f'{before}{first}\n\n{readme_table(rows)}\n\n{last}{after}'

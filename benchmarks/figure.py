@@ -33,17 +33,17 @@ COLORS = {1: '#c2410c', 5: '#1d4ed8'}
 
 def slowdowns(rows: pandas.DataFrame, split: str) -> dict[str, dict]:
   """Label -> {k: mean slowdown over seeds in per cent}; k is 1 or 5."""
-  found = {}
+  by_model = {}
   for name, label in MODELS.items():
     runs = rows[rows['name'] == name]
     if len(runs):
-      found[label] = {k: 100 * runs[f'{split}_micro_top{k}'].mean()
-                      for k in COLORS}
+      by_model[label] = {k: 100 * runs[f'{split}_micro_top{k}'].mean()
+                         for k in COLORS}
   first = rows.iloc[0]
-  found[CHOICES['default']] = {1: 100 * first[f'{split}_default']}
-  found[CHOICES['random']] = {k: 100 * first[f'{split}_random{k}']
-                              for k in COLORS}
-  return found
+  by_model[CHOICES['default']] = {1: 100 * first[f'{split}_default']}
+  by_model[CHOICES['random']] = {k: 100 * first[f'{split}_random{k}']
+                                 for k in COLORS}
+  return by_model
 
 
 def figure(table: pandas.DataFrame) -> pyplot.Figure:

@@ -43,7 +43,7 @@ def data_sets(data: str, real: list[str]) -> dict[str, Partition]:
   return {
       'test programs': read.read_kernels(os.path.join(data, 'test_labelled')),
       f'real, of {FEWEST_TILES} and more tiles': Partition.from_kernels(
-          [one for one in kernels if one.num_configs >= FEWEST_TILES]),
+          [kernel for kernel in kernels if kernel.num_configs >= FEWEST_TILES]),
       'real, all': Partition.from_kernels(kernels)}
 
 
@@ -94,14 +94,14 @@ def trees(data: str, seed: int, most: int, tiles: int):
 def rankers(args) -> dict[str, list]:
   """Row of the tables -> a ranker for each seed."""
   named = dict(pair.split('=', 1) for pair in args.model)
-  found = {name: [scoring.load_ranker(model_dir, LoadSettings())
-                  for model_dir in dirs.split(',')]
-           for name, dirs in named.items()}
-  found['the analytic part alone'] = [analytic()]
+  of_row = {name: [scoring.load_ranker(model_dir, LoadSettings())
+                   for model_dir in dirs.split(',')]
+            for name, dirs in named.items()}
+  of_row['the analytic part alone'] = [analytic()]
   if args.seeds:
-    found[booster.NAME] = [trees(args.data, int(seed), args.trees, args.tiles)
-                           for seed in args.seeds.split(',')]
-  return found
+    of_row[booster.NAME] = [trees(args.data, int(seed), args.trees, args.tiles)
+                            for seed in args.seeds.split(',')]
+  return of_row
 
 
 def gains(ranker: scoring.Ranker, kernels: Partition) -> str:
@@ -164,21 +164,21 @@ def main() -> int:
                      '(default: %(default)s)')
   args = flags.parse_args()
   try:
-    found = rankers(args)
+    of_row = rankers(args)
     for name, kernels in data_sets(args.data, args.real).items():
       evaluations = {row: [measured(ranker, kernels) for ranker in seeds]
-                     for row, seeds in found.items()}
-      one = next(iter(evaluations.values()))
+                     for row, seeds in of_row.items()}
+      first = next(iter(evaluations.values()))
       print(f'\n## {name}: {len(kernels)} kernels, the default tile '
-            f'{100 * one[0].micro["default"]:.2f} %, one at random '
-            f'{100 * one[0].micro["random_1"]:.0f} %, the best of five '
-            f'{100 * one[0].micro["random_5"]:.0f} %\n')
+            f'{100 * first[0].micro["default"]:.2f} %, one at random '
+            f'{100 * first[0].micro["random_1"]:.0f} %, the best of five '
+            f'{100 * first[0].micro["random_5"]:.0f} %\n')
       print(table('model', {row: [each.micro for each in seeds]
                             for row, seeds in evaluations.items()}))
       print(table('kind', {
-          f'{kind} ({summary.problems})': [each.kinds[kind] for each in one]
-          for kind, summary in one[0].kinds.items()}))
-      print(gains(next(iter(found.values()))[0], kernels))
+          f'{kind} ({summary.problems})': [each.kinds[kind] for each in first]
+          for kind, summary in first[0].kinds.items()}))
+      print(gains(next(iter(of_row.values()))[0], kernels))
   except UserError as error:
     print(f'error: {error}', file=sys.stderr)
     return 1

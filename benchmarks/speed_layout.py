@@ -227,9 +227,9 @@ def _ranking(data, model, graph, most_configs: int,
   scored(0)
   cost = _Cost()
   scores = np.concatenate([scored(at) for at in range(0, count, CHUNK)])
-  found = cost.found()
+  times = cost.found()
   np.save(path, scores)
-  return found
+  return times
 
 
 def _training(model, partition, steps: int = 3) -> dict[str, float]:

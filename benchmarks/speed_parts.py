@@ -280,9 +280,9 @@ def _script_steps(root, data_root, models_py, name) -> list[float]:
         f'--data_root={data_root}', f'--out_dir={folder}/out',
         f'--cache_dir={folder}/cache'], log)
     with open(log, encoding='utf-8') as file:
-      found = _EPOCH.findall(file.read())
+      epochs = _EPOCH.findall(file.read())
   return [float(value) * (1000 if unit == 's' else 1)
-          for value, unit in found][1:]
+          for value, unit in epochs][1:]
 
 
 def host_steps(name: str, data_root: str) -> Rows:
@@ -316,8 +316,8 @@ def loading(root: str, data_root: str) -> Rows:
             for each in run_worker('one_read', case, data_root, cache)]
   theirs = run_worker('their_read', root, data_root)
   return [*rows, *theirs, *(
-      row('ratio', one['case'], one['measure'], one['value'] / other['value'],
-          'of the baseline') for one, other in zip(rows, theirs))]
+      row('ratio', our['case'], our['measure'], our['value'] / their['value'],
+          'of the baseline') for our, their in zip(rows, theirs))]
 
 
 def one_read(case: str, data_root: str, cache: str) -> Rows:

@@ -93,9 +93,9 @@ def shares(group: Sequence[Entry]) -> tuple[float, ...]:
     largest = is_best[np.argsort(-grid.prod(1), kind='stable')]
     rows.append((len(grid), is_best.any() * min(1, FIRST / len(grid)),
                  largest[:FIRST].any(), ranked[:FIRST].any(), ranked[0]))
-  counts, *found = zip(*rows)
+  counts, *columns = zip(*rows)
   return statistics.median(counts), *(
-      float(np.mean(column)) for column in found)
+      float(np.mean(column)) for column in columns)
 
 
 def table(every: Sequence[Entry]) -> str:
@@ -103,9 +103,9 @@ def table(every: Sequence[Entry]) -> str:
   rows = []
   for name in dict.fromkeys(entry.group for entry in every):
     group = [entry for entry in every if entry.group == name]
-    count, *found = shares(group)
+    count, *means = shares(group)
     rows.append([f'{name}, {len(group)}', f'{count:.0f}',
-                 *(f'{100 * share:.0f} %' for share in found)])
+                 *(f'{100 * share:.0f} %' for share in means)])
   return '\n'.join(accuracy_table.table(list(_HEADS), rows)).rstrip()
 
 
@@ -121,11 +121,11 @@ def grouped_table(rows: Sequence[dict]) -> str:
     groups.setdefault(key, []).append(_grouped_row(row, *key))
   lines = []
   for (tpu, kind), group in sorted(groups.items()):
-    counts, chance, found, ratios = zip(*group)
+    counts, chance, of_ranking, ratios = zip(*group)
     lines.append([f'{kind} on {tpu}, {len(group)}',
                   f'{statistics.median(counts):.0f}',
                   f'{100 * np.mean(chance):.0f} %',
-                  f'{100 * np.mean(found):.0f} %',
+                  f'{100 * np.mean(of_ranking):.0f} %',
                   f'{statistics.median(ratios):.2f}'])
   return '\n'.join(accuracy_table.table(
       ['entries', 'candidates, median', 'random', '`rank`',

@@ -84,17 +84,17 @@ class Comparison:
 
     Columns: the groups, best first; the default tile and random choices.
     """
-    found = pd.DataFrame({
+    values = pd.DataFrame({
         name: np.mean([run.rows[measure.column] for run in of], axis=0)
         for name, of in self.groups.items()})
-    means = found.mean() * (1 if measure.higher_is_better else -1)
-    found = found[means.sort_values(ascending=False, kind='stable').index]
+    means = values.mean() * (1 if measure.higher_is_better else -1)
+    values = values[means.sort_values(ascending=False, kind='stable').index]
     if measure.column.startswith('slowdown'):
       if 'default' in self.rows and self.rows['default'].notna().any():
-        found[DEFAULT] = self.rows['default']
-      found[random_of(self.task)] = self.rows[
+        values[DEFAULT] = self.rows['default']
+      values[random_of(self.task)] = self.rows[
           measure.column.replace('slowdown', 'random')]
-    return measure.scale * found
+    return measure.scale * values
 
 
 def measured(groups: Sequence[Group], data: str, loading: LoadSettings,
@@ -112,7 +112,7 @@ def measured(groups: Sequence[Group], data: str, loading: LoadSettings,
            if run.model_dir]
   roots = {run.settings.get('data_root') for _, run in every} - {None, ''}
   only_root = roots.pop() if len(roots) == 1 else ''
-  found: Optional[Comparison] = None
+  comparison: Optional[Comparison] = None
   for group, run in every:
     source = run.model_dir
     try:
@@ -120,29 +120,29 @@ def measured(groups: Sequence[Group], data: str, loading: LoadSettings,
       own = _loading_of(task, run, loading, only_root)
       collection = task.collection(run.info['args'], own)
       source = data or os.path.join(own.data_root, *collection, 'valid')
-      found = found or Comparison(task, source, evaluate.labelled(
+      comparison = comparison or Comparison(task, source, evaluate.labelled(
           task.read(source, own), source, task))
-      if source != found.source:
+      if source != comparison.source:
         raise UserError(
             f'its data is {source}, so it is not compared with runs on '
-            f'{found.source}; measure all of them on one --data, or make a '
-            'page for each')
+            f'{comparison.source}; measure all of them on one --data, or make '
+            'a page for each')
       ranker = scoring.load_ranker(run.model_dir, own)
-      found.groups.setdefault(group.name, []).append(Measured(
+      comparison.groups.setdefault(group.name, []).append(Measured(
           run, ranker, evaluate.measure(
-              ranker, found.problems, f'{run.model} {run.name[:8]}')))
+              ranker, comparison.problems, f'{run.model} {run.name[:8]}')))
     except UserError as error:
       text = str(error)
       problems.append(text if run.model_dir in text or text.startswith(source)
                       else f'{run.model_dir}: {text}')
-  for ranker in foreign if found else ():
+  for ranker in foreign if comparison else ():
     try:
-      found.groups[ranker.class_name] = [Measured(
-          None, ranker, evaluate.measure(ranker, found.problems, ''))]
+      comparison.groups[ranker.class_name] = [Measured(
+          None, ranker, evaluate.measure(ranker, comparison.problems, ''))]
     except UserError as error:
       problems.append(str(error))
   problems[:] = dict.fromkeys(problems)
-  return found if found and found.groups else None
+  return comparison if comparison and comparison.groups else None
 
 
 def _loading_of(task: ShippedTask, run: Run, given: LoadSettings,
@@ -215,33 +215,33 @@ def headline(comparison: Comparison) -> tuple[str, str]:
   return title, certainty
 
 
-def _verdict(measure: Measure, values: pd.DataFrame, one: str,
+def _verdict(measure: Measure, values: pd.DataFrame, first: str,
              other: str) -> tuple[str, str]:
   """A title, and a sentence on how certain it is."""
-  mean, low, high = _gain(measure, values, one, other)
+  mean, low, high = _gain(measure, values, first, other)
   if mean < 0:
-    one, other, mean, low, high = other, one, -mean, -high, -low
-  one, other = (f'the {name}' if name == DEFAULT else name
-                for name in (one, other))
+    first, other, mean, low, high = other, first, -mean, -high, -low
+  first, other = (f'the {name}' if name == DEFAULT else name
+                  for name in (first, other))
   mean, *ends = (page.number(value, measure.digits)
                  for value in (mean, low, high))
   ahead = f'{mean} {measure.unit} than {other}'
   interval = f'95 % interval of the difference: {" to ".join(ends)}.'
   if low > 0:
-    title = f'{one} wins: {ahead}'
+    title = f'{first} wins: {ahead}'
   else:  # Or NaN.
-    title = f'no clear winner: {one} has {ahead}'
+    title = f'no clear winner: {first} has {ahead}'
     interval += (' There are too few problems for one.' if math.isnan(low)
                  else ' It includes 0, so this may be chance.')
   return title[0].upper() + title[1:], interval
 
 
-def _gain(measure: Measure, values: pd.DataFrame, one: str,
+def _gain(measure: Measure, values: pd.DataFrame, first: str,
           other: str) -> tuple[float, float, float]:
-  """By how much `one` is better than `other`: (mean, low, high)."""
+  """By how much `first` is better than `other`: (mean, low, high)."""
   if not measure.higher_is_better:
-    one, other = other, one
-  return metrics.paired_difference(values[one], values[other])
+    first, other = other, first
+  return metrics.paired_difference(values[first], values[other])
 
 
 def means_table(comparison: Comparison) -> page.Table:
@@ -282,8 +282,8 @@ def by(comparison: Comparison, column: str, looks: Looks) -> dict[str, Any]:
         measure, column, nouns, parts[:MOST_DRAWN + 1], looks))
     tables.append(page.Table(
         f'{measure.name}, mean [95 % interval]', (column, nouns, *parts[0][2]),
-        [(name, str(number), *(page.interval(*found, measure.digits)
-                               for found in of.values()))
+        [(name, str(number), *(page.interval(*difference, measure.digits)
+                               for difference in of.values()))
          for name, number, of in parts]))
   return {'figures': figures, 'tables': tables}
 
@@ -301,8 +301,8 @@ def _figure(measure: Measure, what: str, nouns: str, parts: Sequence[tuple],
             looks: Looks) -> page.Figure:
   """A block for each part, with the means of those who have one."""
   blocks = [(f'{name} ({number})' if name else '', [
-      (looks[who], *found) for who, found in of.items()
-      if not math.isnan(found[0])]) for name, number, of in parts]
+      (looks[who], *interval) for who, interval in of.items()
+      if not math.isnan(interval[0])]) for name, number, of in parts]
   said = ', '.join(f'{look.name} {page.number(mean, measure.digits)}'
                    for look, mean, *_ in blocks[0][1])
   name, better = ((measure.name, 'Higher') if measure.higher_is_better
@@ -351,8 +351,8 @@ def differences(comparison: Comparison) -> Optional[page.Table]:
       'Difference, mean [95 % interval]', ('pair', *(
           f'{measure.name}, {"above" if measure.higher_is_better else "below"} '
           '0: the first is better' for measure in values)),
-      [(f'{one} {page.MINUS} {other}', *(
-          page.interval(*metrics.paired_difference(of[one], of[other]),
+      [(f'{first} {page.MINUS} {other}', *(
+          page.interval(*metrics.paired_difference(of[first], of[other]),
                         measure.digits)
-          for measure, of in values.items())) for one, other in pairs]
+          for measure, of in values.items())) for first, other in pairs]
   ) if pairs else None

@@ -71,8 +71,9 @@ def _kernel(comparison: Comparison, place: int, roles: Mapping[str, str],
             looks: Looks, in_elements: bool) -> dict[str, Any]:
   kernel = comparison.problems[place]
   first = {name: comparison.groups[name][0] for name in roles}
-  rows = {name: one.rows.iloc[place] for name, one in first.items()}
-  scores = {name: one.ranker.scored(kernel) for name, one in first.items()}
+  rows = {name: result.rows.iloc[place] for name, result in first.items()}
+  scores = {name: result.ranker.scored(kernel)
+            for name, result in first.items()}
   row, best = next(iter(rows.values())), int(np.argmin(kernel.runtime_rel))
   said = ', '.join(
       f'{role} of {name} ({page.number(100 * rows[name]["slowdown_1"])} %)'

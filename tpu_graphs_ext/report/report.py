@@ -79,10 +79,10 @@ def runs_section(groups: Sequence[Group], comparison: Optional[Comparison],
 def frame_of(groups: Sequence[Group], comparison: Optional[Comparison],
              task: ShippedTask) -> pd.DataFrame:
   """A row a run: `Run.record`, and means over problems, unscaled, or NaN."""
-  columns = [one.column for one in measures_of(task)]
-  measured = {one.run.run_path: one.rows[columns].mean()
+  columns = [measure.column for measure in measures_of(task)]
+  measured = {result.run.run_path: result.rows[columns].mean()
               for of in (comparison.groups.values() if comparison else ())
-              for one in of if one.run}
+              for result in of if result.run}
   frame = pd.DataFrame([
       {'group': group.name, 'run': run.name[:8], **run.record(task.top_ks),
        **measured.get(run.run_path, dict.fromkeys(columns, np.nan))}
@@ -96,8 +96,8 @@ def _columns(task: ShippedTask) -> list[tuple[str, str, int, int]]:
   """Title, column, scale and digits of the numbers of runs."""
   return [('epochs', 'epochs', 1, 0), ('best epoch', 'best_epoch', 1, 0),
           ('best validation OPA', 'best_opa', 1, 3), *(
-              (one.name, one.column, one.scale, one.digits)
-              for one in measures_of(task)), *(
+              (measure.name, measure.column, measure.scale, measure.digits)
+              for measure in measures_of(task)), *(
               (f'top-{k} %, run file', f'final_{k}', 100, 2)
               for k in task.top_ks), ('minutes', 'minutes', 1, 1)]
 

@@ -128,9 +128,9 @@ def _run_paths(path: str) -> list[str]:
     return [artifacts.run_path_of(str(full))]
   if not full.is_dir():
     return [str(full)]
-  return [str(one) for one in sorted(full.rglob('run_*.jsonz'))
+  return [str(run_path) for run_path in sorted(full.rglob('run_*.jsonz'))
           if not any(part.startswith(('.', 'resume_', 'model_'))
-                     for part in one.relative_to(full).parts)]
+                     for part in run_path.relative_to(full).parts)]
 
 
 def _read(path: str, problems: list[str]) -> Run:

@@ -117,14 +117,14 @@ def _kernels(arrays, about) -> list[CompiledKernel]:
       (arrays['row'], column['nodes']), (arrays['opcode'], column['nodes']),
       (edges, column['edges']), (cycles, column['tiles']),
       (arrays['bounds'], ranks * column['tiles']))]
-  found = []
+  kernels = []
   for number, (row, opcode, edge, cycle, bound) in enumerate(zip(*parts)):
     bound = bound.reshape(ranks[number], -1).T.astype(np.int64)
     output_rank = column['output_rank'][number]
-    found.append(CompiledKernel(
+    kernels.append(CompiledKernel(
         program=about['programs'][column['program'][number]],
         node_feat=rows[row], node_opcode=opcode, edge_index=edge,
         output_bounds=bound[:, :output_rank],
         kernel_bounds=bound[:, output_rank:], cycles=cycle,
         default=int(column['default'][number])))
-  return found
+  return kernels

@@ -213,8 +213,8 @@ def _tile_problems(settings: SampleDataSettings) -> Iterator[tuple]:
     most = dict.fromkeys(SPLITS, settings.kernels // 7)
     most['train'] = settings.kernels - 2 * most['test']
   for split in SPLITS:
-    found = kernels_lib.split_kernels(settings.tpu, split)
-    for compiled in _chosen(found, most[split], settings.seed):
+    kernels = kernels_lib.split_kernels(settings.tpu, split)
+    for compiled in _chosen(kernels, most[split], settings.seed):
       graph = compiled.graph_hash()
       kernel = sample_kernel(
           compiled, graph[:32] if split == 'test'
@@ -226,17 +226,17 @@ def _tile_problems(settings: SampleDataSettings) -> Iterator[tuple]:
           'runtime over default': float(kernel.runtime_rel.mean())}
 
 
-def _chosen(found, most: Optional[int], seed: int) -> list:
+def _chosen(kernels, most: Optional[int], seed: int) -> list:
   """At most `most` kernels, as evenly from the programs as they allow."""
   chance = np.random.default_rng(seed)
   taken = collections.Counter()
   turns = []
-  for number in chance.permutation(len(found)):
-    program = found[number].program
+  for number in chance.permutation(len(kernels)):
+    program = kernels[number].program
     turns.append((taken[program], len(turns), number))
     taken[program] += 1
   numbers = sorted(number for _, _, number in sorted(turns)[:most])
-  return [found[number] for number in numbers]
+  return [kernels[number] for number in numbers]
 
 
 def sample_kernel(compiled: kernels_lib.CompiledKernel, tile_id: str,

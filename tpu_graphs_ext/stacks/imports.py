@@ -121,15 +121,15 @@ def require_keras_2(module: str) -> None:
   """
   import tensorflow as tf
   try:
-    found = tf.keras.Model.__module__
+    home = tf.keras.Model.__module__
   except ImportError as error:
-    found = f'cannot be imported ({error})'
-  if found.startswith('tf_keras'):
+    home = f'cannot be imported ({error})'
+  if home.startswith('tf_keras'):
     return
   minor = '.'.join(tf.__version__.split('.')[:2])
   raise KerasVersionError(
       f'{module} needs Keras 2, but tf.keras of TensorFlow {tf.__version__} is '
-      f'{found} with {KERAS_VARIABLE}={os.environ.get(KERAS_VARIABLE)}; start '
+      f'{home} with {KERAS_VARIABLE}={os.environ.get(KERAS_VARIABLE)}; start '
       'Python again (in a notebook, restart the runtime) after pip install '
       f'"tf_keras=={minor}.*", with that variable unset or 1, and import '
       'tpu_graphs_ext before tensorflow')

@@ -81,17 +81,17 @@ def rank_many(model_dir: str, given: Sequence[str], out: str, *,
   files.require_kind(out_path, b'{"file":', 'file of rankings')
   tpu = libtpu.generation(tpu)
   endings = ('.npz', '.pb', '.hlo') if all_tiles else ('.npz',)
-  found = list({file.path: file for one in given
-                for file in find(one, endings)}.values())
+  chosen = list({file.path: file for name in given
+                for file in find(name, endings)}.values())
   settings = _settings(model_dir, loading, all_tiles=all_tiles,
                        top_k=top_k, tpu=tpu)
   kernels, tiles, errors = 0, 0, []
   with _journal(out_path + '.partial', settings.basis) as journal:
-    left = [file for file in found
+    left = [file for file in chosen
             if journal.key(file) not in journal.places]
-    _rank(settings, left, journal, len(found), workers, scheduler)
+    _rank(settings, left, journal, len(chosen), workers, scheduler)
     with files.new_file(out_path) as target:
-      for line in (line for file in found for line in journal.read(file)):
+      for line in (line for file in chosen for line in journal.read(file)):
         target.write(line + b'\n')
         row = json.loads(line)
         if row['error'] is not None:
@@ -100,8 +100,8 @@ def rank_many(model_dir: str, given: Sequence[str], out: str, *,
           kernels += 1
           tiles += row['scored' if all_tiles else 'configs']
   return Summary(
-      f'{kernels:,} kernels with {tiles:,} tiles ranked, of {len(found):,} '
-      f'files ({len(found) - len(left):,} by an earlier run), in '
+      f'{kernels:,} kernels with {tiles:,} tiles ranked, of {len(chosen):,} '
+      f'files ({len(chosen) - len(left):,} by an earlier run), in '
       f'{time.monotonic() - start:,.0f} s: {out}', errors)
 
 
@@ -227,10 +227,10 @@ def _legal(settings: Settings, path: str) -> Iterator[Any]:
   source = kernel_sources.read_source(path, tpu=settings.tpu)
   if not source.kernels and not source.faults:
     yield {'notes': source.notes}
-  for found in source.kernels:
+  for source_kernel in source.kernels:
     try:
       ranking = tile_search.rank_kernel(
-          ranker, found, settings.top_k, at_once=1)
+          ranker, source_kernel, settings.top_k, at_once=1)
       values = ranking.to_json()
       yield {'tile_id': values.pop('name'), **values,
              'notes': [*source.notes, *ranking.notes],
@@ -241,7 +241,7 @@ def _legal(settings: Settings, path: str) -> Iterator[Any]:
 
 
 def _names(out_of_range: Sequence[Any]) -> list[str]:
-  return [f'{found.table}.{found.column}' for found in out_of_range]
+  return [f'{column.table}.{column.column}' for column in out_of_range]
 
 
 # -------------------------------------------------------------------- journal
@@ -338,13 +338,13 @@ def find(given: str, endings: tuple[str, ...]) -> list[Found]:
     else:
       infos = ([system.info(path)] if system.exists(path)
                else system.glob(path, detail=True).values())
-    found = sorted(_found(given, system, info) for info in infos
-                   if info['type'] != 'directory')
-  if not found:
+    matches = sorted(_found(given, system, info) for info in infos
+                     if info['type'] != 'directory')
+  if not matches:
     raise UserError(f'{given}: no such file, or no file in this folder that '
                     f'ends with {" or ".join(endings)}; others are named by a '
                     'quoted pattern, as in "DIR/**/*.txt"')
-  return found
+  return matches
 
 
 def _found(given: str, system: Any, info: dict[str, Any]) -> Found:
