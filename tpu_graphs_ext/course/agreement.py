@@ -25,19 +25,19 @@ def differences(chosen: Mapping[str, Sequence[int]],
     chosen: tile id -> configuration indices, best first, padded with 0.
     scores: tile id -> float [configs], lower is better.
   """
-  found = dict.fromkeys(sorted(chosen.keys() ^ scores.keys()), OTHER_DATA)
+  departures = dict.fromkeys(sorted(chosen.keys() ^ scores.keys()), OTHER_DATA)
   # A small score may be a difference of large terms, and no more exact.
   size = np.median([np.abs(s).max() for s in scores.values()] or [0])
   for name in sorted(chosen.keys() & scores.keys()):
     of_kernel = scores[name]
     first = list(chosen[name])[:len(of_kernel)]
     if not is_possible(chosen[name], len(of_kernel)):
-      found[name] = OTHER_DATA
+      departures[name] = OTHER_DATA
     elif not np.allclose(
         of_kernel[first], np.sort(of_kernel)[:len(first)], rtol=0,
         atol=ROUNDING * max(size, np.abs(of_kernel).max())):
-      found[name] = DIFFERENT
-  return found
+      departures[name] = DIFFERENT
+  return departures
 
 
 def is_possible(places: Sequence[int], num_configs: int) -> bool:

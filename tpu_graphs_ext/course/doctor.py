@@ -161,11 +161,11 @@ def data_findings(data_root: str) -> Iterator[Finding]:
   sample = os.path.isfile(os.path.join(folder, schema.SAMPLE_DATA_MARK))
   kind = 'sample data, good for a rehearsal; ' if sample else ''
   for split, published in schema.PUBLISHED_KERNELS.items():
-    found = report.counts.get(split, {}).get('kernels', 0)
+    kernels = report.counts.get(split, {}).get('kernels', 0)
     yield _finding(
-        f'data, {split}', found == published,
-        f'{found:,} kernels; {kind}the collection has {published:,}', download,
-        WARNING if sample and found else BROKEN)
+        f'data, {split}', kernels == published,
+        f'{kernels:,} kernels; {kind}the collection has {published:,}',
+        download, WARNING if sample and kernels else BROKEN)
   yield _finding(
       'data, files', not report.faults,
       ': '.join([f'{len(report.faults):,} faults',

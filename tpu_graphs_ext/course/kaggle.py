@@ -52,10 +52,10 @@ def kaggle_csv(tile: str, out: str, *, sample: str,
       elif name in rows:
         faults.append(f'{name} is in two files')
       rows[name] = indices[:TILE_PLACES] if path == tile else indices
-  given = {TILE.csv_id, *map(_collection, rows)}
+  collections = {TILE.csv_id, *map(_collection, rows)}
   faults += [f'{name} is missing; was the model run on all of the test split?'
              for name in expected
-             if _collection(name) in given and name not in rows]
+             if _collection(name) in collections and name not in rows]
   predictions_csv.raise_all(', '.join([tile, *layout]), faults)
   predictions_csv.write(out, {name: rows.get(name, order)
                               for name, order in expected.items()},

@@ -31,14 +31,14 @@ def find_script(script: str, root: Optional[str] = None) -> tuple[str, str]:
     UserError: there is no such script, or the path named is not a checkout.
   """
   here = os.getcwd()
-  found = checkout.find(
+  checkout_root = checkout.find(
       here if not root and checkout.is_checkout(here) else root)
   folders = [*([] if root else [here]),
-             *(checkout.course_folders(found) if found else ())]
+             *(checkout.course_folders(checkout_root) if checkout_root else ())]
   for folder in folders:
     path = os.path.join(folder, os.path.expanduser(script))
     if os.path.isfile(path):
-      return path, found or ''
+      return path, checkout_root or ''
   raise UserError(
       f'run: there is no script {script} in {" or ".join(folders)}; name the '
       'checkout of the baseline that has it with --root or '

@@ -132,15 +132,15 @@ def scored(model, graph) -> np.ndarray:
 def copy_weights(saved, built) -> str:
   """Copies them by position, as the grader does; '' or how they differ."""
   pairs = list(zip(saved, built))
-  differ = [(one, other) for one, other in pairs if one.shape != other.shape]
+  differ = [(old, new) for old, new in pairs if old.shape != new.shape]
   if len(saved) == len(built) and not differ:
-    for one, other in pairs:
-      other.assign(one)
+    for old, new in pairs:
+      new.assign(old)
     return ''
   text = f'{len(saved)} are saved, and the class has {len(built)}'
-  for one, other in differ[:1]:
-    text += (f'; {one.name} {tuple(one.shape)} is saved where the class has '
-             f'{other.name} {tuple(other.shape)}')
+  for old, new in differ[:1]:
+    text += (f'; {old.name} {tuple(old.shape)} is saved where the class has '
+             f'{new.name} {tuple(new.shape)}')
   return text
 
 

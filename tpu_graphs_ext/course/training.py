@@ -44,28 +44,28 @@ def train(root: str, models_py: str, out_dir: str,
       wrote no model.
     CalledProcessError: the script failed and has said why.
   """
-  given = parsed(arguments)
+  flags_given = parsed(arguments)
   for name in ('out_dir', 'data_root', 'results_csv', 'cache_dir'):
-    if given.get(name):  # The script runs in another folder.
-      given[name] = files.full_path(given[name])
-  run = tile.TrainSettings(**given)
-  paths = _data_files(run.data_root)
+    if flags_given.get(name):  # The script runs in another folder.
+      flags_given[name] = files.full_path(flags_given[name])
+  run = tile.TrainSettings(**flags_given)
+  data_files = _data_files(run.data_root)
   models_py = files.full_path(models_py)
   source = _require_class(run.model, models_py)
   print(swap.install(root, models_py))
-  paths_given = {
+  paths = {
       'data_root': run.data_root, 'out_dir': run.out_dir,
       'results_csv': run.baseline_args(int(time.time() * 1000))['results_csv'],
-      'cache_dir': given.get('cache_dir', os.path.join(
+      'cache_dir': flags_given.get('cache_dir', os.path.join(
           files.full_path(tile.CACHE_DIR),
-          'scripts_' + cache.content_key(paths)))}
+          'scripts_' + cache.content_key(data_files)))}
   arguments = [*arguments, *(
-      f'--{name}={path}' for name, path in paths_given.items())]
+      f'--{name}={path}' for name, path in paths.items())]
   root = checkout.find(root)
   subprocess.run(checkout.script_command(
       [os.path.join(root, SCRIPT), *arguments], root), cwd=root, check=True)
   return _written(
-      tile.TrainSettings(**{**given, **paths_given}), source, out_dir)
+      tile.TrainSettings(**{**flags_given, **paths}), source, out_dir)
 
 
 def parsed(arguments: Sequence[str]) -> dict[str, Any]:

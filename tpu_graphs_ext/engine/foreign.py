@@ -53,8 +53,7 @@ class ForeignRanker:
       raise UserError(
           f'{self.name}: lacks {len(missing)} of {len(problems)} '
           f'{self.task.problem}s of the data: {shortened(missing)}; it has '
-          f'{len(self.of)} others or in all, such as '
-          f'{shortened(sorted(self.of), 1)}')
+          f'{shortened(sorted(self.of)) or "none"}')
     return ((problem, self.scored(problem)) for problem in problems)
 
   def scored(self, problem: Problem) -> Scores:
