@@ -59,8 +59,8 @@ def read_kwargs(unused_folder, content):
       settings.parse_model_kwargs(json.dumps(content)), dict)
 
 
-LEARNED = calibrate.calibrate('t', [('k', {'bytes': 12.0}, 3.0)],
-                              {'pause': 1.0})
+LEARNED = calibrate.calibrate('t', 'a GPU', [('k', {'bytes': 12.0}, 3.0)],
+                              {'pause': (1.0, 1)})
 
 
 def read_calibration(folder, content):

@@ -1,58 +1,111 @@
 """Constants learned from traces, and steps replayed, by hand."""
 
+import itertools
+import json
 import math
 
 import pytest
 
+from support import damage
+from support import tiny_traces as tiny
 from support.tiny_traces import event, kernel, launch, op
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.traces import calibrate, kineto, replay
+from tpu_graphs_ext.traces import analysis, calibrate, kineto, replay
 
 ADD = 'vectorized_elementwise_kernel<add>'
 
 
-def learned(rows, **more):
-  return calibrate.calibrate('t', [(name, sizes, us) for name, sizes, us
-                                   in rows], more)
+def learned(rows, host=(), earlier=None):
+  return calibrate.calibrate('t', 'a GPU', rows, dict(host), earlier)
 
 
 def test_a_bandwidth_and_a_least_time_are_found():
   # 2 us, and 1 us more for each of 1e6 bytes; one of seven kernels is odd.
   sizes = [1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 3e8]
-  found = learned([(ADD, {'bytes': size}, 2 + size / 1e6)
+  known = learned([(ADD, {'bytes': size}, 2 + size / 1e6)
                    for size in sizes] * 3 + [(ADD, {'bytes': 1e6}, 90)])
-  curve = found.kinds['element-wise'].curves['bytes']
-  assert curve.least_us == pytest.approx(2, rel=0.02)
-  assert curve.us_per_million == pytest.approx(1, rel=0.03)
-  assert curve.exponent == pytest.approx(1, abs=0.01)
+  assert known.formulas['element-wise']['work'] == pytest.approx(
+      [2, 0, 1e-6], rel=0.03)
   # Between the sizes, and of a kernel of this kind that was never seen.
-  assert found.us(ADD, {'bytes': 3e7}) == pytest.approx(32, rel=0.03)
-  assert found.us('elementwise<mul>', {'bytes': 3e7}) == pytest.approx(
+  assert known.us(ADD, {'bytes': 3e7}) == pytest.approx(32, rel=0.03)
+  assert known.us('elementwise<mul>', {'bytes': 3e7}) == pytest.approx(
       32, rel=0.03)
-  # Nor of a kind that was never seen, but never communication.
-  assert found.us('ampere_sgemm', {'bytes': 3e7}) == pytest.approx(32, rel=0.1)
-  assert found.us('ncclKernel', {'bytes': 3e7}) is None
+  # And of a kind that was never seen, but never communication.
+  assert known.us('ampere_sgemm', {'bytes': 3e7}) == pytest.approx(32, rel=0.1)
+  assert known.us('ncclKernel', {'bytes': 3e7}) is None
 
 
-def test_a_size_seen_is_drawn_to_what_it_took():
-  found = learned([(ADD, {'bytes': size}, 2 + size / 1e6)
-                   for size in (1e3, 1e5, 1e7, 1e8) for _ in range(9)]
-                  + [(ADD, {'bytes': 1e6}, 12.0)] * 4)
-  curve = found.functions[ADD].curves['bytes']
-  assert curve.us(1e6) < 5
-  # Four of 12 us, and once what the curve says.
-  assert found.us(ADD, {'bytes': 1e6}) == pytest.approx(math.exp(
-      (4 * math.log(12) + math.log(curve.us(1e6))) / 5))
+def test_a_rate_and_a_bandwidth_add_up():
+  sizes = [(10.0**a, 10.0**b) for a in range(4, 11) for b in range(4, 9)]
+  known = learned([('sgemm', {'multiply_adds': macs, 'bytes': moved},
+                    3 + macs / 5e7 + moved / 2e6) for macs, moved in sizes])
+  assert known.formulas['product, float']['work'] == pytest.approx(
+      [3, 1 / 5e7, 1 / 2e6], rel=0.01)
+
+
+def test_arithmetic_has_its_own_formula():
+  rows = [(name, {'multiply_adds': macs, 'bytes': macs / 100},
+           2 + macs / rate) for macs in (1e7, 1e8, 1e9, 1e10)
+          for name, rate in (('sgemm_128x64', 3e7), ('bf16_gemm_128x64', 5e8))]
+  known = learned(rows)
+  size = {'multiply_adds': 3e9, 'bytes': 3e7}
+  # A new function of each; and attention, of which nothing was seen.
+  assert known.us('sgemm_32x32', size) == pytest.approx(102, rel=0.05)
+  for name in ('nvjet_sm90_tst_64x64', 'fmha_cutlassF_bf16'):
+    assert known.us(name, size) == pytest.approx(8, rel=0.2)
+
+
+def test_a_function_keeps_its_distance_from_its_kind():
+  others = [(f'elementwise<{name}>', {'bytes': size}, 2 + size / 1e6)
+            for name in 'abcdef' for size in (1e5, 1e6, 1e7, 1e8)]
+  known = learned([*others, *(('elementwise<slow>', {'bytes': size},
+                               3 * (2 + size / 1e6)) for size in (1e6, 1e7))])
+  assert known.us('elementwise<slow>', {'bytes': 3e6}) == pytest.approx(
+      15, rel=0.1)
+  assert known.us('elementwise<new>', {'bytes': 3e6}) == pytest.approx(
+      5, rel=0.2)
+
+
+def test_what_one_launch_says_of_another_by_hand():
+  # Formulas of one launch are exact: only an added one is off. 1 us expected,
+  # e us seen; residual 1, covariance .4^2 + 2 * .4^2 + .3^2 + .4^2 = .73.
+  known = calibrate.Calibration(
+      ('t',), 'a GPU', {ADD: {(0, 1e6, 0): calibrate.Times(
+          math.e, math.e, 4, 0.0)}}, {'': {'count': [1.0]}}, {})
+  noise = 0.05**2 + 0.05**2 / 4
+  for size, expected in (
+      (1e6, math.exp(0.8 + 0.2 * 0.73 / (0.73 + noise))),  # Four of e us.
+      # At distance 1.5 what fades is (2/3, 2/3, and 1 / (1 + 1.5^2 / 2.88)),
+      # and slopes add (.05^2 + 2 * .1^2) * 1.5^2 to the variance.
+      (1e6 * math.exp(1.5), math.exp(
+          (2 * 0.16 / 1.5 + 0.16 + 0.09 + 0.16 / (1 + 2.25 / 2.88))
+          / (0.73 + noise + 0.0225 * 2.25)))):
+    assert known.us(ADD, {'bytes': size}) == pytest.approx(expected)
+  # Another family, then another kind.
+  assert known.us('elementwise<b>', {'bytes': 1e6}) == pytest.approx(
+      math.exp(0.16 / (0.73 + noise)))
+  assert known.us('sgemm', {'bytes': 1e6}) == 1
 
 
 def test_medians_are_predicted_and_means_add_up():
   # Of six kernels of one size one is late: 5 * 2 + 12 us.
-  found = learned([(ADD, {'bytes': 1e6}, us) for us in (2, 2, 12, 2, 2, 2)])
-  assert found.us(ADD, {'bytes': 1e6}) == pytest.approx(2, rel=0.01)
-  assert found.us(ADD, {'bytes': 1e6}, mean=True) == pytest.approx(22 / 6)
+  known = learned([(ADD, {'bytes': 1e6}, us) for us in (2, 2, 12, 2, 2, 2)])
+  assert known.us(ADD, {'bytes': 1e6}) == pytest.approx(2, rel=0.01)
+  assert known.us(ADD, {'bytes': 1e6}, mean=True) == pytest.approx(22 / 6)
   # Of a function never seen those of its kind are taken.
-  assert found.us('elementwise<mul>', {'bytes': 1e6}, mean=True) == (
-      pytest.approx(22 / 6))
+  assert known.us('elementwise<mul>', {'bytes': 1e6}, mean=True) == (
+      pytest.approx(22 / 6, rel=0.01))
+
+
+def test_a_second_trace_adds():
+  first = learned([(ADD, {'bytes': 1e6}, 4.0)] * 3,
+                  {'pause': (2.0, 3), 'call': (1.0, 1)})
+  both = learned([(ADD, {'bytes': 1e6}, 8.0), ('k', {}, 5.0)],
+                 {'pause': (6.0, 1)}, first)
+  assert both.launches == {
+      ADD: {(0, 1e6, 0): (5, 5, 4, 0)}, 'k': {(0, 0, 0): (5, 5, 1, 0)}}
+  assert both.host == {'pause': (3, 4), 'call': (1, 1)}
+  assert both.sources == ('t', 't') and len(first.launches) == 1
 
 
 # -------------------------------------------------------------------- replays
@@ -64,9 +117,10 @@ def traced(*events):
 
 def replayed(trace, us, **host):
   """Of work that takes `us` each."""
-  return replay.replay(trace, {
-      'latency': 3, 'between': 1, 'pause': 10, 'call': 2, **host},
-                       dict.fromkeys(trace.work, us))
+  constants = {'latency': 3, 'between': 1, 'pause': 10, 'call': 2, **host}
+  return replay.replay(
+      trace, {key: (value, 1) for key, value in constants.items()},
+      dict.fromkeys(trace.work, us))
 
 
 def test_a_queue_and_a_stream_by_hand():
@@ -94,10 +148,43 @@ def test_a_wait_that_nothing_explains_is_learned():
   trace = traced(op('a', 0, 90), launch(1, 10), launch(2, 20),
                        kernel(1, 15, 5), kernel(2, 80, 5))
   host = replay.host_of(trace)
-  assert host['stall k > k'] == 60
+  assert host['stall k > k'] == (60, 1)
   # Kernel 1 runs from 3 to 7, kernel 2 begins 60 us after its launch at 12.
   assert replayed(trace, 4, **{'stall k > k': 60}) == (
       12 + 60 + 4, 75)
+
+
+def test_a_step_that_the_gpu_bounds_by_hand():
+  """The host launches in 40 us what takes the GPU 100; work piles up."""
+  events = []
+  for number in range(1, 5):
+    start = 40 * (number - 1)
+    events += [tiny.step(number, start, 40), launch(number, start + 10),
+               kernel(number, 15 + 100 * (number - 1), 100)]
+  trace = traced(*events)
+  for steps in (range(2, 4), range(3, 5), range(4, 5)):
+    part = kineto.steps_of(trace, steps)
+    true = {each: each.duration_us for each in part.work}
+    host = replay.host_of(part)
+    # The wait for earlier work is no stall. A period is what the GPU takes.
+    assert not any('stall' in key for key in host)
+    assert replay.replay(part, host, true) == (100, 100)
+  # Of all steps, begin with the first: 415 us of the four.
+  whole = kineto.steps_of(trace, None)
+  true = {each: each.duration_us for each in whole.work}
+  assert replay.replay(whole, replay.host_of(whole), true) == pytest.approx(
+      (415 / 4, 415 / 4))
+
+
+def test_a_step_that_the_host_bounds_has_all_of_its_time():
+  """The host goes on after the last launch, until the step ends."""
+  trace = traced(*(each for number in range(1, 4) for each in (
+      tiny.step(number, 100 * number, 100), launch(number, 100 * number + 30),
+      kernel(number, 100 * number + 35, 5))))
+  host = replay.host_of(kineto.steps_of(trace, [1]))
+  assert host['pause  k > step'] == (68, 1)
+  part = kineto.steps_of(trace, [2, 3])
+  assert replay.replay(part, host, dict.fromkeys(part.work, 5)) == (100, 100)
 
 
 # ------------------------------------------------------------------- the file
@@ -105,14 +192,34 @@ def test_a_wait_that_nothing_explains_is_learned():
 
 def test_the_file_holds_all_of_a_calibration(tmp_path):
   path = tmp_path / 'hw.json'
-  known = calibrate.calibrate(
-      't', [(ADD, {'bytes': 12e3, 'threads': 1e3}, 8.0)], {'pause': 4.0})
+  known = learned([(ADD, {'bytes': 12e3, 'threads': 1e3}, 8.0)],
+                  {'pause': (4.0, 2)})
   path.write_text(calibrate.to_json(known))
   assert calibrate.read(str(path)) == known
   for content, said in (
       ('[]', 'was not written by --calibrate'), ('{', 'is not JSON'),
-      (calibrate.to_json(known).replace('"pause": 4.0', '"pause": -4'),
-       'pause is -4; it must be a number from 0')):
+      ('{"calibration": {"kinds": {}}}', 'calibration is .*; it must be an'),
+      (calibrate.to_json(known).replace('4.0', '-4'),
+       'host pause is -4; it must be a number from 0'),
+      (calibrate.to_json(known).replace('8.0', '0'), 'times above 0')):
     path.write_text(content)
     with pytest.raises(UserError, match=f'hw.json: .*{said}'):
       calibrate.read(str(path))
+
+
+def test_every_field_is_checked(tmp_path):
+  """Any value in any place is refused by one error, or can be used."""
+  path = tmp_path / 'hw.json'
+  trace = tiny.write(tmp_path / 't.json', tiny.one_step())
+  known = analysis.calibrated(trace)
+  content = json.loads(calibrate.to_json(known))
+  refused = 0
+  for what, changed in itertools.islice(damage.hostile(content), 0, None, 7):
+    path.write_text(json.dumps(changed))
+    try:
+      analysis.compared(trace, None, calibrate.read(str(path)))
+    except UserError as error:
+      assert str(error).startswith(f'--hardware={path}: ') or (
+          str(error).startswith(f'{path}: ')), what
+      refused += 1
+  assert refused > 40

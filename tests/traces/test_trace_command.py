@@ -44,9 +44,8 @@ def learned(trace, tmp_path):
 
 def test_calibrated_on_one_step_predicted_on_another(trace, tmp_path, capsys):
   path = tmp_path / 'hw.json'
-  for _ in range(2):  # Its own kind of file it replaces.
-    _, out, _ = run(capsys, trace, '--step=1', '--calibrate', path)
-    assert 't.json.gz, a GPU, steps 1-1; 2 functions' in out
+  _, out, _ = run(capsys, trace, '--step=1', '--calibrate', path)
+  assert 't.json.gz, a GPU, steps 1-1, 2 kernels; 2 functions' in out
   code, out, _ = run(capsys, trace, '--step=2', '--hardware', path, '--json')
   found = json.loads(out)
   added, communication = found['kernels']
@@ -60,11 +59,10 @@ def test_calibrated_on_one_step_predicted_on_another(trace, tmp_path, capsys):
   assert (total['kind'], total['kernels']) == ('all of these', 1)
   assert total['mean_error'] == pytest.approx(0.2, abs=0.01)
   assert (found['coverage'], found['communication_us']) == (1, 40)
-  # Launched at 120 and 142; both begin after (10 + 3) / 2 us, so the last one
-  # ends at 148.5 + 20 or, as recorded, 148.5 + 40.
+  # The host takes 100 us; two operators and two launches were recorded.
   assert found['step'] == pytest.approx({
-      'measured_us': 65, 'predicted_us': 48.5,
-      'communication_as_recorded_us': 68.5})
+      'measured_us': 100, 'predicted_us': 100, 'gpu_busy_us': 50,
+      'communication_as_recorded_us': 100, 'profiler_us': 2 * .6 + 2 * 7.4})
   path.write_text('{"mine": 1}')
   assert run(capsys, trace, f'--calibrate={path}')[0] == 1
   assert path.read_text() == '{"mine": 1}'
@@ -74,13 +72,63 @@ def test_the_tables(capsys, trace, learned):
   code, out, err = run(capsys, trace, '--step=2', f'--hardware={learned}')
   assert (code, err) == (0, '')
   for said in ('t.json.gz: a GPU, steps 2', '100.0 % of the time of the GPU',
-               'measured 65.0, predicted 48.5 (-25.4 %), with communication as '
-               'recorded 68.5 (+5.4 %)', 'which takes 40 us', ADD):
+               'measured 100.0, predicted 100.0 (+0.0 %), with communication '
+               'as recorded 100.0 (+0.0 %)', 'which takes 40 us', ADD,
+               'The GPU is busy for 50 us of it. The profiler adds about 16 us '
+               'to the host; without it expect about 84 us'):
     assert said in out
   row, = (line.split() for line in out.splitlines()
           if line.startswith('element-wise'))
   assert row == ['element-wise', '1', '10.0', '8.0', '0.800', '20.0', '%',
                  '20.0', '%']
+
+
+def test_several_traces_and_a_sweep(trace, tmp_path, capsys):
+  path = tmp_path / 'hw.json'
+  sweep = tmp_path / 'sweep.json'
+  sweep.write_text(json.dumps({
+      'tpu_graphs_ext_sweep': {'operator': 0.5, 'runtime': 4},
+      'traceEvents': [op('aten::add', 0, 20, [[500], [500]]), launch(1, 5),
+                      kernel(1, 10, 5, ADD, grid=[4, 1, 1],
+                             block=[128, 1, 1])]}))
+  assert run(capsys, sweep, '--calibrate', path)[0] == 0
+  # A sweep has no constants of a host, but what the profiler adds.
+  assert calibrate.read(str(path)).host == {
+      'profiler operator': (0.5, 1), 'profiler runtime': (4, 1)}
+  _, out, _ = run(capsys, trace, '--step=2', '--hardware', path, '--json')
+  step = json.loads(out)['step']
+  assert step['predicted_us'] is None and step['profiler_us'] == 2 * .5 + 2 * 4
+  _, out, _ = run(capsys, trace, '--step=2', '--hardware', path)
+  assert 'measured 100.0, not predicted: this needs --calibrate on a pro' in out
+  # The second calibration adds; both at once come to the same.
+  path.unlink()
+  for words in ([sweep], [trace]):
+    assert run(capsys, *words, '--calibrate', path)[0] == 0
+  other = tmp_path / 'both.json'
+  assert run(capsys, sweep, trace, '--calibrate', other)[0] == 0
+  assert json.loads(path.read_text()) == json.loads(other.read_text())
+  assert 'pause' in calibrate.read(str(path)).host
+  for words, said in (
+      ([trace, f'--calibrate={path}'], 'already has these kernels'),
+      ([sweep, trace, f'--hardware={path}'], 'one trace at a time; got 2')):
+    assert said in error_of(capsys, *words)
+  tiny.write(tmp_path / 'a100.json', tiny.one_step())
+  content = json.loads((tmp_path / 'a100.json').read_text())
+  (tmp_path / 'a100.json').write_text(json.dumps(
+      {'deviceProperties': [{'name': 'A100'}], **content}))
+  assert 'is of A100, but ' in error_of(
+      capsys, tmp_path / 'a100.json', f'--calibrate={path}')
+
+
+def test_a_sweep_of_another_program_is_recognized(tmp_path):
+  """By a great many kernels that hardly ever run twice."""
+  for different, is_sweep in ((1500, True), (300, False)):
+    events = [tiny.step(1, 0, 30000)]
+    for number in range(1500):
+      events += [launch(number, 10 * number + 1, 1),
+                 kernel(number, 10 * number + 5, 1, f'k{number % different}')]
+    path = tiny.write(tmp_path / 't.json', events)
+    assert ('pause' in analysis.calibrated(path).host) is not is_sweep
 
 
 # ------------------------------------------------------------------ bad input

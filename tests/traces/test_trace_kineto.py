@@ -1,11 +1,15 @@
 """Calls within one another, launches and steps, by hand."""
 
+import json
+import logging
+import time
+
 import pytest
 
 from support import tiny_traces as tiny
 from support.tiny_traces import event, kernel, launch, op
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.traces import kineto
+from tpu_graphs_ext.traces import kineto, replay, sizes
 
 
 def traced(*events):
@@ -72,3 +76,61 @@ def test_a_step_has_what_it_launched_whenever_that_ran():
   assert whole.steps == (1, 2) and len(whole.work) == 2
   with pytest.raises(UserError, match='has no step 3; its steps are: 1, 2'):
     kineto.steps_of(trace, range(2, 4))
+
+
+# ------------------------------------------------------------------ bad traces
+
+
+def test_durations_that_cannot_be_right_are_dropped_and_counted():
+  trace = traced(
+      launch(1, 0), launch(2, 3), launch(3, 6), launch(4, 9),
+      kernel(1, 10, 5_000_000, 'overlaps'), kernel(2, 20, 5, 'good'),
+      # By rounding, or because the next kernel was launched early.
+      kernel(3, 30, 12.5, 'rounded'), kernel(4, 40, 5, 'good'),
+      # Another stream may run at the same time, but not for years.
+      kernel(5, 10, 25, 'beside', stream=8), kernel(6, 50, 1e14, 'years'),
+      op('years', 60, 1e14))
+  assert [each.name for each in trace.work] == [
+      'beside', 'good', 'rounded', 'good']
+  assert trace.dropped == 3
+
+
+@pytest.mark.parametrize('content', [
+    rb'{"a": "C:\Users\Jo", "traceEvents": EVENTS}',
+    b'{"a": "one\x01\ttwo", "traceEvents": EVENTS}',
+    b'{"a": "\xff\xfe", "traceEvents": EVENTS}',
+    b'{"a": N/A, "traceEvents": EVENTS}',
+    rb'{"a": "C:\x N/A \" \u00e9", "traceEvents": EVENTS}'])
+def test_json_of_some_exporters_is_mended(tmp_path, caplog, content):
+  path = tmp_path / 't.json'
+  path.write_bytes(content.replace(
+      b'EVENTS', json.dumps(tiny.one_step()).encode()))
+  with caplog.at_level(logging.WARNING):
+    assert callers(kineto.read(str(path))) == ['aten::addmm', 'aten::add']
+  record, = caplog.records
+  assert 'is not valid JSON' in record.getMessage()
+
+
+@pytest.mark.parametrize('category, said', [
+    ('Kernel', 'PyTorch before 1.13; record it with a newer'),
+    ('xpu_runtime', 'Intel XPU, which is not supported; record it on a GPU'),
+    ('hip_api', "ROCm's own profiler; record it with torch.profiler"),
+    ('mtia_ccp_events', 'another accelerator')])
+def test_traces_of_others_say_what_to_do(category, said):
+  with pytest.raises(UserError, match=said):
+    traced(op('a', 0, 10), event('k', category, 1, 2))
+
+
+def test_time_is_linear_in_calls_around_calls():
+  count = 30_000
+  events = [event('cudaLaunchKernel', 'cuda_runtime', number,
+                  4 * count - 2 * number, correlation=number)
+            for number in range(count)]
+  events += [kernel(count - 1, 10 * count + number, 1)
+             for number in range(count)]
+  start = time.process_time()
+  trace = traced(*events)
+  assert len(replay.commands_of(trace)) == 1 and replay.host_of(trace)
+  for each in trace.work:
+    sizes.sizes_of(each)
+  assert time.process_time() - start < 10  # 60 s for a tenth before.

@@ -1,4 +1,4 @@
-"""Runtimes by formula: of a kernel's tiles on a TPU, of operators on a GPU.
+"""Runtimes by formula: of a kernel's tiles on a TPU.
 
 geometry        a kernel's loop nest, and what its tiles do, by models.py
 candidates      the legal tiles of a kernel
@@ -7,5 +7,4 @@ machines        the TPU generations as numbers
 products        the matrix product that a function computes
 blocks          the blocks of a matrix product as a Pallas kernel
 grouped_blocks  the same for a product whose rows come in groups
-roofline        embedding operators on a GPU
 """

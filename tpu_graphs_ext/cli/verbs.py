@@ -237,14 +237,15 @@ def _steps(text: str) -> range:
 
 
 @flags.verb(
-    'learn from a PyTorch trace how long kernels take, and predict another',
-    'a.json.gz --calibrate hardware.json',
+    'learn from PyTorch traces how long kernels take, and predict others',
+    'sweep.json.gz a.json.gz --calibrate hardware.json',
     'b.json.gz --hardware hardware.json', flags=[
-        path('file', 'FILE', "the profiler's trace: .json or .json.gz"),
-        path('--calibrate', 'FILE.json', "learn the GPU's constants from this "
-             'trace, for --hardware'),
+        path('file', 'FILE', "the profiler's traces: .json or .json.gz",
+             nargs='+'),
+        path('--calibrate', 'FILE.json', "learn the GPU's constants from these "
+             'traces, for --hardware; adds to the file if it exists'),
         path('--hardware', 'FILE.json', 'predict with what --calibrate learned '
-             'from another trace'),
+             'from other traces'),
         flag('--step', 'N[-M]', 'only these steps (ProfilerStep#N); not given: '
              'all', type=_steps),
         flag('--top', 'N', 'number of kernel functions to show', 15,
@@ -253,23 +254,28 @@ def _steps(text: str) -> range:
 def trace(args: Namespace) -> None:
   if bool(args.calibrate) == bool(args.hardware):
     raise UserError('name one of --calibrate FILE.json, which learns from the '
-                    'trace, and --hardware FILE.json, which predicts it with '
-                    'what was learned from another')
+                    'traces, and --hardware FILE.json, which predicts one with '
+                    'what was learned from others')
   from tpu_graphs_ext.traces import analysis, calibrate
   if args.calibrate:
     if args.json:
       raise UserError('--json goes with --hardware: first calibrate, then '
                       'predict')
-    calibrate.FILE.check(args.calibrate)
-    learned = analysis.calibrated(args.file, args.step)
+    path = calibrate.FILE.check(args.calibrate)
+    learned = analysis.calibrated(
+        args.file, args.step, calibrate.read(path, '--calibrate')
+        if os.path.exists(path) and os.path.getsize(path) else None)
     calibrate.FILE.write(args.calibrate, calibrate.to_json(learned))
-    print(f'{args.calibrate}: {learned.source}; {len(learned.functions):,} '
-          'functions of kernels')
+    print(f'{args.calibrate}: {"; ".join(learned.sources)} kernels; '
+          f'{len(learned.launches):,} functions')
     return
-  found = analysis.compared(
-      args.file, args.step, calibrate.read(args.hardware))
-  flags.show(args, lambda: analysis.to_json(found),
-             lambda: analysis.text(found, args.top))
+  if len(args.file) > 1:
+    raise UserError('--hardware predicts one trace at a time; got '
+                    f'{len(args.file)}')
+  result = analysis.compared(
+      args.file[0], args.step, calibrate.read(args.hardware))
+  flags.show(args, lambda: analysis.to_json(result),
+             lambda: analysis.text(result, args.top))
 
 
 @flags.verb(

@@ -11,13 +11,18 @@ import numpy as np
 import pandas as pd
 
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.traces import calibrate, kineto, replay, sizes
+from tpu_graphs_ext.traces import calibrate, kinds, kineto, replay, sizes
 from tpu_graphs_ext.traces.calibrate import Calibration
 from tpu_graphs_ext.traces.kineto import Trace
 
 ALL = 'all of these'
 COLUMNS = ['kernel', 'operator', 'kind', 'start_us', 'measured_us',
-           'predicted_us', 'error', *calibrate.SIZES]
+           'predicted_us', 'error', *sizes.SIZES]
+# What the profiler adds to the host, in microseconds for each operator and each
+# call of the runtime, where a calibration does not tell: with it and without,
+# two programs on an H200 (PyTorch 2.11) took 21.7 and 9.6, 25.0 and 18.7 ms.
+_ADDED = {'operator': 0.6, 'runtime': 7.4}
+_MOST_FUNCTIONS_AND_SIZES = 1000  # Of a step; a sweep has more.
 
 
 class Comparison(NamedTuple):
@@ -25,58 +30,105 @@ class Comparison(NamedTuple):
   trace: Trace
   source: str  # Of the calibration.
   kernels: pd.DataFrame  # `COLUMNS` of each kernel, copy and fill, by start.
-  # Microseconds from the first launch to the last end of work: measured,
-  # predicted, and with communication as recorded; {} without a launch.
-  step: dict[str, float]
+  # Microseconds of a step: its period, measured, predicted and with
+  # communication as recorded; how long the GPU is busy; what the profiler adds
+  # to the host, estimated. Predictions are None without constants of a host; {}
+  # without a launch.
+  step: dict[str, Optional[float]]
   communication_us: float  # Time of kernels that wait for other processes.
   coverage: float  # Share of the GPU's other time that is predicted.
 
 
-def calibrated(path: str, steps: Optional[Sequence[int]] = None) -> Calibration:
-  """Learns the constants of a GPU from the kernels of a trace's steps, or all.
+def calibrated(paths: str | Sequence[str],
+               steps: Optional[Sequence[int]] = None,
+               learned: Optional[Calibration] = None) -> Calibration:
+  """Learns the constants of a GPU from the kernels of traces' steps, or all.
 
-  Raises UserError unless it is a trace with GPU work in these steps.
+  Adds to what was `learned` before. The host's constants come from programs
+  only: in a sweep its pauses mean nothing. Raises UserError unless these are
+  traces of one GPU, with GPU work in these steps.
   """
-  trace = _work_of(path, steps)
-  where = f'steps {trace.steps[0]}-{trace.steps[-1]}' if trace.steps else 'all'
-  return calibrate.calibrate(
-      f'{os.path.basename(path)}, {trace.gpu}, {where}',
-      ((one.name, sizes.sizes_of(one), one.duration_us) for one in trace.work),
-      replay.host_of(trace))
+  for path in [paths] if isinstance(paths, str) else paths:
+    trace = _work_of(path, steps)
+    rows = [(each.name, sizes.sizes_of(each), each.duration_us)
+            for each in trace.work]
+    where = (f'steps {trace.steps[0]}-{trace.steps[-1]}' if trace.steps
+             else 'all')
+    source = f'{os.path.basename(path)}, {trace.gpu}, {where}, {len(rows):,}'
+    if learned and source in learned.sources:
+      raise UserError(f'{path}: the calibration already has these kernels; '
+                      'leave the trace out, or calibrate into another file')
+    if learned and trace.gpu != learned.gpu:
+      raise UserError(
+          f'{path}: is of {trace.gpu}, but {learned.sources[0]} is of '
+          f'{learned.gpu}; a calibration is of one GPU')
+    if trace.sweep is None:
+      host = {} if _is_sweep(trace, rows) else replay.host_of(trace)
+    else:
+      host = {f'profiler {key}': (float(us), 1)
+              for key, us in trace.sweep.items()
+              if kineto.is_number(us) and us >= 0}
+    learned = calibrate.calibrate(source, trace.gpu, rows, host, learned)
+  return learned
+
+
+def _is_sweep(trace: Trace, rows: Sequence[tuple]) -> bool:
+  """Whether hardly any kernel of a step runs twice, of a great many."""
+  different = {(name, *size.items()) for name, size, _ in rows}
+  in_a_step = len(rows) / max(len(trace.steps), 1)
+  return len(different) > max(_MOST_FUNCTIONS_AND_SIZES, in_a_step / 3)
 
 
 def compared(path: str, steps: Optional[Sequence[int]],
              learned: Calibration) -> Comparison:
   """Predicts a trace's kernels and steps; raises UserError as `calibrated`."""
   trace = _work_of(path, steps)
-  rows, means, recorded = [], {}, {}
-  for one in trace.work:
-    size, kind = sizes.sizes_of(one), calibrate.kind_of(one.name)
-    mean = learned.us(one.name, size, mean=True)
-    means[one] = one.duration_us if mean is None else mean
-    us = learned.us(one.name, size)
-    if kind == calibrate.COMMUNICATION:
-      us, recorded[one] = None, one.duration_us
-    rows.append([one.name, one.caller.name if one.caller else '', kind,
-                 one.start, one.duration_us, us, None,
-                 *(size.get(name) for name in calibrate.SIZES)])
+  rows, means, recorded, known = [], {}, {}, {}
+  for each in trace.work:
+    size, kind = sizes.sizes_of(each), kinds.kind_of(each.name)
+    key = each.name, *size.items()
+    if key not in known:
+      known[key] = [learned.us(each.name, size, mean) for mean in (False, True)]
+    us, mean = known[key]
+    means[each] = each.duration_us if mean is None else mean
+    if kind == kinds.COMMUNICATION:
+      us, recorded[each] = None, each.duration_us
+    rows.append([each.name, each.caller.name if each.caller else '', kind,
+                 each.start, each.duration_us, us, None,
+                 *(size.get(name) for name in sizes.SIZES)])
   kernels = pd.DataFrame(rows, columns=COLUMNS).astype(
       dict.fromkeys(COLUMNS[3:], float))
   us, predicted_us = kernels.measured_us, kernels.predicted_us
   kernels['error'] = (predicted_us - us).abs() / us.where(us > 0)
+  rest = us[kernels.kind != kinds.COMMUNICATION].sum()
+  return Comparison(
+      trace, '; '.join(learned.sources), kernels,
+      _step(trace, learned, means, recorded), float(us.sum() - rest),
+      float(us[predicted_us.notna()].sum() / rest) if rest else 0.0)
+
+
+def _step(trace: Trace, learned: Calibration, means: dict,
+          recorded: dict) -> dict[str, Optional[float]]:
   predicted, measured = replay.replay(trace, learned.host, means)
   known, _ = replay.replay(trace, learned.host, {**means, **recorded})
-  step = {'measured_us': measured, 'predicted_us': predicted,
-          'communication_as_recorded_us': known} if measured else {}
-  rest = us[kernels.kind != calibrate.COMMUNICATION].sum()
-  return Comparison(
-      trace, learned.source, kernels, step, float(us.sum() - rest),
-      float(us[predicted_us.notna()].sum() / rest) if rest else 0.0)
+  if not measured:
+    return {}
+  if replay.PAUSE not in learned.host:
+    predicted = known = None
+  added = sum(
+      learned.host.get(f'profiler {kind}', (us,))[0]
+      * sum(call.kind == kind for call in trace.calls)
+      for kind, us in _ADDED.items())
+  busy = sum(each.duration_us for each in trace.work)
+  count = max(len(trace.steps), 1)
+  return {'measured_us': measured, 'predicted_us': predicted,
+          'communication_as_recorded_us': known,
+          'gpu_busy_us': busy / count, 'profiler_us': added / count}
 
 
 def _work_of(path: str, steps: Optional[Sequence[int]]) -> Trace:
   trace = kineto.steps_of(kineto.read(path), steps)
-  if not any(one.duration_us > 0 for one in trace.work):
+  if not any(each.duration_us > 0 for each in trace.work):
     raise UserError(f'{path}: has no GPU work in these steps; record it with '
                     'ProfilerActivity.CUDA')
   return trace
@@ -88,39 +140,56 @@ def summary(kernels: pd.DataFrame, by: str = 'kind') -> pd.DataFrame:
   # Errors below 1 % count as 1 %, so that a single 0 does not decide.
   known = known.assign(log=np.log(known.error.clip(lower=0.01)))
   both = pd.concat([known, known.assign(**{by: ALL})])
-  found = both.groupby(by).agg(
+  table = both.groupby(by).agg(
       kernels=('kind', 'size'), measured_us=('measured_us', 'sum'),
       predicted_us=('predicted_us', 'sum'), mean_error=('error', 'mean'),
       geometric_error=('log', 'mean'))
-  found['geometric_error'] = np.exp(found.geometric_error)
-  found.insert(3, 'ratio', found.predicted_us / found.measured_us)
-  order = found.measured_us.where(found.index != ALL, -1)
-  return found.loc[order.sort_values(ascending=False).index]
+  table['geometric_error'] = np.exp(table.geometric_error)
+  table.insert(3, 'ratio', table.predicted_us / table.measured_us)
+  order = table.measured_us.where(table.index != ALL, -1)
+  return table.loc[order.sort_values(ascending=False).index]
 
 
-def text(found: Comparison, top: int = 15) -> str:
+def text(result: Comparison, top: int = 15) -> str:
   """Tables of the kinds, the step, and the `top` largest errors in us."""
-  trace, kernels = found.trace, found.kernels
+  trace, kernels = result.trace, result.kernels
   steps = ', '.join(map(str, trace.steps)) or 'all of it'
   lines = [f'{trace.path}: {trace.gpu}, steps {steps}',
-           f'  learned from {found.source}', '',
-           'By kind; times in us, errors |predicted - measured| / measured',
-           _table(summary(kernels)),
-           f'{100 * found.coverage:.1f} % of the time of the GPU is predicted, '
-           'without communication, which takes '
-           f'{found.communication_us:,.0f} us', '']
-  if found.step:
-    measured, predicted, known = found.step.values()
-    lines += ['From the first launch to the last end, in us: measured '
-              f'{measured:,.1f}, predicted {predicted:,.1f} '
-              f'({100 * (predicted / measured - 1):+.1f} %), with '
-              f'communication as recorded {known:,.1f} '
-              f'({100 * (known / measured - 1):+.1f} %)', '']
+           f'  learned from {result.source}']
+  if trace.dropped:
+    lines.append(f'  {trace.dropped:,} events are left out: they end after '
+                 'the next one of their stream begins, or take an hour')
+  lines += ['', 'By kind; times in us, errors |predicted - measured| / '
+            'measured',
+            _table(summary(kernels)),
+            f'{100 * result.coverage:.1f} % of the time of the GPU is '
+            'predicted, without communication, which takes '
+            f'{result.communication_us:,.0f} us', '']
+  if result.step:
+    lines += [*_step_lines(trace, result.step), '']
   by_function = summary(kernels, 'kernel').drop(ALL, errors='ignore')
   off = (by_function.predicted_us - by_function.measured_us).abs()
   dearest = off.sort_values(ascending=False).index[:top]
   return '\n'.join([*lines, 'Kernel functions with the largest errors in us',
                     _table(by_function.loc[dearest])])
+
+
+def _step_lines(trace: Trace, step: dict[str, Optional[float]]) -> list[str]:
+  measured, predicted, known, busy, added = step.values()
+  what = ('A step, from the end of one to the end of the next' if trace.steps
+          else 'From the first launch to the last end')
+  lines = [f'{what}, in us: measured {measured:,.1f}' + (
+      ', not predicted: this needs --calibrate on a program too, for the host'
+      if predicted is None else
+      f', predicted {predicted:,.1f} ({100 * (predicted / measured - 1):+.1f} '
+      f'%), with communication as recorded {known:,.1f} '
+      f'({100 * (known / measured - 1):+.1f} %)')]
+  if busy < 0.9 * measured:
+    lines.append(
+        f'The GPU is busy for {busy:,.0f} us of it. The profiler adds about '
+        f'{added:,.0f} us to the host; without it expect about '
+        f'{max(busy, measured - added):,.0f} us')
+  return lines
 
 
 _FORMATS = {'kernels': '{:,d}'.format, 'ratio': '{:.3f}'.format,
@@ -136,13 +205,14 @@ def _table(frame: pd.DataFrame) -> str:
   return shown.to_string(formatters=_FORMATS, na_rep='-')
 
 
-def to_json(found: Comparison) -> dict[str, Any]:
+def to_json(result: Comparison) -> dict[str, Any]:
   """Everything; times in microseconds, errors as fractions."""
-  kinds, kernels = (
+  by_kind, kernels = (
       json.loads(frame.to_json(orient='records', double_precision=15))
-      for frame in (summary(found.kernels).reset_index(), found.kernels))
+      for frame in (summary(result.kernels).reset_index(), result.kernels))
   return {
-      'file': found.trace.path, 'gpu': found.trace.gpu,
-      'steps': list(found.trace.steps), 'learned_from': found.source,
-      'communication_us': found.communication_us, 'coverage': found.coverage,
-      'step': found.step, 'kinds': kinds, 'kernels': kernels}
+      'file': result.trace.path, 'gpu': result.trace.gpu,
+      'steps': list(result.trace.steps), 'learned_from': result.source,
+      'dropped': result.trace.dropped,
+      'communication_us': result.communication_us, 'coverage': result.coverage,
+      'step': result.step, 'kinds': by_kind, 'kernels': kernels}

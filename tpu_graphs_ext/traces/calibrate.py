@@ -1,19 +1,22 @@
-"""Times of kernels learned from a trace, to predict the kernels of others.
+"""Times of kernels learned from traces, to predict the kernels of others.
 
-    time = least_us + us_per_million * (size / 1e6) ** exponent
+    time = (least_us + multiply_adds / rate + bytes / bandwidth) * correction
 
-A kernel's size is what its operator computes (`multiply_adds`) or moves
-(`bytes`), or the `threads` that it launches, whichever explains its times best.
-Each kernel function has such curves, shrunk towards those of its kind.
+A latency, a rate and a bandwidth are fitted for each kind of kernel and its
+arithmetic; kernels whose operator has no shapes get `least_us + threads / rate`
+instead. The correction is kriging (Gaussian process regression) of what the
+formula misses, from the launches nearest in size: those of the same function
+count most, then those of its family, then others of its kind.
 """
 
 from __future__ import annotations
 
 import collections
+import dataclasses
+import functools
 import json
 import math
 import os
-import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Optional
@@ -22,251 +25,307 @@ import numpy as np
 
 from tpu_graphs_ext import files
 from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.traces import kinds
+from tpu_graphs_ext.traces.sizes import SIZES
 
 FILE = files.Output('--calibrate', '{\n "calibration": {', 'calibration')
-COMMUNICATION, SORT = 'communication', 'sort or scan'
-ANY_OTHER = 'any other'  # Of kinds never seen; learned from all.
-_KINDS = [(kind, re.compile(pattern)) for kind, pattern in (
-    (COMMUNICATION, r'nccl|rccl|AllReduce|SendRecv'),
-    ('copy to or from host', r'^Memcpy (HtoD|DtoH)'),
-    ('copy or fill', r'^Mem(cpy|set)'),
-    ('product', r'(?<!fb)gemm|gemv|cutlass|splitK|cublas|dot_kernel|'
-                r'globalKernel'),
-    ('normalisation', r'[nN]orm|bn_[bf]w'),
-    ('convolution', r'conv|[wd]grad|cudnn|winograd|nchwTo|nhwcTo'),
-    ('embedding', r'embedding|bounds_check|pooled_emb'),
-    (SORT, r'RadixSort|Scan|Sort|Histogram|[uU]nique|cub::|thrust'),
-    ('concat', r'CatArray'), ('optimizer', r'multi_tensor'),
-    ('reduction', r'[rR]educe|softmax'),
-    ('indexing', r'index|gather|scatter|permute|jagged|bucketize|sparse|'
-                 r'lengths|segment'),
-    ('element-wise', r'elementwise|Functor|_kernel_cuda'))]
-# They read only some rows of their inputs.
-LOOKING_UP = 'embedding', 'indexing'
-# A formula carries further than a number of threads, if both explain alike:
-# factors of a curve's spread.
-SIZES = {'multiply_adds': 0.7, 'bytes': 0.85, 'threads': 1.0}
-
-# Standard deviations of log(least), log(rest) and exponent around the prior of
-# the curve of all kernels (almost free), of a kind, of a function.
-_OF_ALL, _OF_KIND, _OF_FUNCTION = (
-    (2.0, 20.0, 0.05), (1.0, 1.5, 0.05), (0.5, 1.5, 0.05))
-_EXPONENT = 0.95
-_NOISE = 0.1  # Standard deviation of the logarithm of a duration.
-_BOUNDS = ((-5.0, -50.0, 0.2), (20.0, 30.0, 1.3))
-_MOST_REPEATS = 10
+ALL = ''  # Of all kernels but communication, in `formulas`.
+# The sizes of a formula, of which the last must be known, by its name.
+_FORMULAS = {'work': [0, 1], 'threads': [2], 'count': []}
+_LEAST_US = 0.1  # Of a formula.
 
 
-class Curve(NamedTuple):
-  """Time over size, and `spread`: the mean |log(measured / predicted)|."""
-  least_us: float
-  us_per_million: float
-  exponent: float
-  spread: float
-
-  def us(self, size: float) -> float:
-    return self.least_us + self.us_per_million * (size / 1e6)**self.exponent
+class _Level(NamedTuple):
+  """Standard deviations of the logarithm of the correction of alike kernels."""
+  constant: float  # Of all of them,
+  local: float  # of a part that fades with the distance of their sizes,
+  length: float  # to 2/3 at this one (in logarithms),
+  slope: float  # and of the change with the logarithm of a size.
 
 
-class Function(NamedTuple):
-  """The times of a kernel function, or of all functions of a kind."""
-  count: int  # Kernels that it was learned from.
-  # The median; of communication, whose sizes are unknown, the mean, because the
-  # sum over a step is what counts.
-  typical_us: float
-  # Sum of measured times / sum of predicted times: medians add up to too little
-  # (the smearing estimate of Duan, 1983).
-  mean_ratio: float
-  curves: Mapping[str, Curve]  # By size (of `SIZES`), the best first.
-  launches: Mapping[tuple, float]  # Time by sizes, in the order of `SIZES`.
-
-  def us(self, sizes: Mapping[str, float]) -> Optional[float]:
-    """The predicted duration; None if the sizes are unknown."""
-    seen = self.launches.get(_key(sizes))
-    if seen is not None:
-      return seen
-    for size, curve in self.curves.items():
-      if size in sizes:
-        return curve.us(sizes[size])
-    return None if self.curves else self.typical_us
+# Chosen by leaving out launches, or functions, of a sweep of one H200.
+_KIND, _FAMILY, _FUNCTION = (_Level(0.0, 0.4, 1.5, 0.05),
+                             _Level(0.4, 0.4, 1.5, 0.1),
+                             _Level(0.3, 0.4, 1.2, 0.1))
+_NOISE = 0.05  # Of a size's median, and at least of a single duration.
+_OTHER_SIZES = 0.5  # What launches count whose known sizes are others.
+_NEAREST, _MOST_SIZES = 48, 400  # Launches to learn from; sizes of a function.
 
 
-class Calibration(NamedTuple):
-  """What a trace's kernels taught."""
-  source: str  # Trace, GPU and steps, in words.
-  kinds: Mapping[str, Function]
-  functions: Mapping[str, Function]
-  host: Mapping[str, float]  # See `replay`.
+class Times(NamedTuple):
+  """The durations of a function at one size."""
+  median_us: float
+  mean_us: float
+  count: int
+  scatter: float  # Mean |log(duration / median)|.
+
+
+class Known(NamedTuple):
+  """The launches of a kind as arrays, one entry for each function and size."""
+  sizes: np.ndarray  # float64 [launches, 3]: logarithms, 0 if unknown.
+  residual: np.ndarray  # float64 [launches]: log(median / formula).
+  noise: np.ndarray  # float64 [launches]: variance of the residual.
+  labels: np.ndarray  # str [3, launches]: arithmetic, family, function.
+
+
+@dataclasses.dataclass(frozen=True)
+class Calibration:
+  """What traces taught.
+
+  sources: trace, GPU, steps and number of kernels, in words.
+  gpu: its name, or 'a GPU'.
+  launches: times by function and sizes, in the order of `SIZES`, 0 if unknown.
+  formulas: by class ('kind', 'kind, arithmetic' or `ALL`) and name, the best
+    first: least_us and microseconds for each unit of the formula's sizes.
+  host: mean microseconds and their number, see `replay`.
+  """
+  sources: tuple
+  gpu: str
+  launches: Mapping[str, Mapping[tuple, Times]]
+  formulas: Mapping[str, Mapping[str, Sequence[float]]]
+  host: Mapping[str, tuple]
 
   def us(self, name: str, sizes: Mapping[str, float],
          mean: bool = False) -> Optional[float]:
-    """The predicted duration of a kernel; None if its sizes are unknown.
+    """The predicted duration of a kernel; None if nothing is known of it.
 
-    The median, or with `mean` the mean, which adds up to the time of many.
+    The median, or with `mean` the mean, which adds up to the time of many. Of
+    communication, whose sizes are unknown, always the mean.
     """
-    kind = kind_of(name)
-    others = self.kinds.get(ANY_OTHER) if kind != COMMUNICATION else None
-    for known in (self.functions.get(name), self.kinds.get(kind), others):
-      if known and (found := known.us(sizes)) is not None:
-        return found * known.mean_ratio if mean else found
-    return None
+    kind, point = kinds.kind_of(name), _point(sizes)
+    times = [*(self.launches.get(name, {}).values() or self._kinds[kind])]
+    if kind == kinds.COMMUNICATION:
+      return _mean(times, 'mean_us') if times else None
+    if not self.formulas:
+      return None
+    us = self.formula_us(name, point) * math.exp(self._correction(name, point))
+    seen = self.launches.get(name, {}).get(point)
+    if seen:  # The prediction counts as one more launch.
+      us *= (seen.median_us / us)**(seen.count / (seen.count + 1))
+    if mean and times:
+      us *= _mean(times, 'mean_us') / _mean(times, 'median_us')
+    return us
+
+  def formula_us(self, name: str, point: Sequence[float]) -> float:
+    """By the formula of the finest class that was seen."""
+    kind, arithmetic = kinds.class_of(name)
+    for key in (f'{kind}, {arithmetic}', kind, f'{kinds.PRODUCT}, {arithmetic}',
+                kinds.PRODUCT if arithmetic else kinds.ELEMENTWISE, ALL):
+      for formula, (least, *rates) in self.formulas.get(key, {}).items():
+        sizes = [point[size] for size in _FORMULAS[formula]]
+        if all(sizes[-1:]):
+          return max(_LEAST_US, least + float(np.dot(rates, sizes)))
+    return _LEAST_US
+
+  @functools.cached_property
+  def _kinds(self) -> Mapping[str, list[Times]]:
+    known = collections.defaultdict(list)
+    for name, points in self.launches.items():
+      known[kinds.kind_of(name)] += points.values()
+    return known
+
+  @functools.cached_property
+  def _known(self) -> dict[str, Known]:
+    rows = collections.defaultdict(list)
+    for name, points in self.launches.items():
+      for point, times in points.items():
+        rows[kinds.kind_of(name)].append((
+            np.log(np.maximum(point, 1)), times, _labels(name),
+            math.log(times.median_us / self.formula_us(name, point))))
+    known = {}
+    for kind, launches in rows.items():
+      points, times, labels, residual = zip(*launches)
+      twice = [each for each in times if each.count > 1]
+      scatter = max(_NOISE, 1.5 * _mean(twice, 'scatter') if twice else 0)
+      known[kind] = Known(
+          np.array(points), np.array(residual), np.array(
+              [_NOISE**2 + scatter**2 / each.count for each in times]),
+          np.array(labels, object).T)
+    return known
+
+  def _correction(self, name: str, point: Sequence[float]) -> float:
+    """The logarithm of time / formula, expected from similar launches."""
+    known = self._known.get(kinds.kind_of(name))
+    if known is None:
+      return 0.0
+    apart = known.sizes - np.log(np.maximum(point, 1))
+    other = (known.sizes == 0) != (np.array(point) == 0)
+    apart[other], other = 0, other.any(1)
+    same = known.labels == np.array(_labels(name), object)[:, None]
+    covariance = _covariance(same, (apart**2).sum(1), 0.0, other)
+    near = np.argsort(-covariance, kind='stable')[:_NEAREST]
+    apart, other, labels = apart[near], other[near], known.labels[:, near]
+    product = apart @ apart.T
+    length = np.diag(product)
+    between = _covariance(
+        labels[:, :, None] == labels[:, None],
+        (length[:, None] + length - 2 * product).clip(0), product,
+        other[:, None] != other) + np.diag(known.noise[near])
+    residual = known.residual[near]
+    expected = covariance[near] @ np.linalg.solve(between, residual)
+    # Not far beyond what was seen.
+    return float(expected.clip(min(residual.min(), 0) - 0.5,
+                               max(residual.max(), 0) + 0.5))
 
 
-def kind_of(name: str) -> str:
-  """The kind of a kernel, by its function's name."""
-  return next((kind for kind, pattern in _KINDS if pattern.search(name)),
-              'other')
+def _labels(name: str) -> tuple[str, str, str]:
+  return kinds.class_of(name)[1], kinds.family_of(name), name
 
 
-def calibrate(source: str, kernels: Iterable[tuple],
-              host: Mapping[str, float]) -> Calibration:
-  """Learns from a (name, {size: value}, microseconds) per kernel."""
-  by_kind, by_name = (collections.defaultdict(list) for _ in range(2))
-  for name, sizes, us in kernels:
-    if us > 0:
-      by_kind[kind_of(name)].append((sizes, us))
-      by_name[name].append((sizes, us))
-  fastest = sorted(us for rows in by_kind.values() for _, us in rows)
-  start = Curve(fastest[len(fastest) // 50], 0.0, _EXPONENT, 0.0)
-  whole = Function(0, 0.0, 1.0, dict.fromkeys(SIZES, start), {})
-  computing = [row for kind, rows in by_kind.items() for row in rows
-               if kind != COMMUNICATION]
-  if computing:
-    whole = _learned('', computing, whole, _OF_ALL)
-  kinds = {kind: _learned(kind, rows, whole, _OF_KIND)
-           for kind, rows in by_kind.items()}
-  functions = {}
-  for name, rows in by_name.items():
-    kind = kind_of(name)
-    functions[name] = _learned(
-        kind, rows, kinds[kind], _OF_FUNCTION, launches=True)
-  if computing:
-    kinds[ANY_OTHER] = whole
-  return Calibration(source, kinds, functions, host)
+def _covariance(same: np.ndarray, square: np.ndarray, product: Any,
+                other: np.ndarray) -> np.ndarray:
+  """Of kernels that have the same arithmetic, family and function, or not.
+
+  square, product: squared distances and inner products of sizes; other: whether
+  the known sizes are others. Shapes [..] or, of `same`, [3, ..].
+  """
+  return np.where(other, _OTHER_SIZES, 1) * sum(
+      alike * (level.constant**2 + level.slope**2 * product
+               + level.local**2 / (1 + square / (2 * level.length**2)))
+      for alike, level in zip(same, (_KIND, _FAMILY, _FUNCTION)))
 
 
-def _learned(kind: str, rows: Sequence[tuple], prior: Function,
-             scatter: tuple, launches: bool = False) -> Function:
-  """Learns from (sizes, microseconds) of kernels."""
-  if kind == COMMUNICATION:
-    return Function(
-        len(rows), statistics.fmean(us for _, us in rows), 1.0, {}, {})
-  curves = {}
-  for size, center in prior.curves.items():
-    known = [(sizes[size], us) for sizes, us in rows if sizes.get(size)]
-    if known:
-      curve = _fitted(known, center, scatter)
-      curves[curve.spread * SIZES[size], size] = curve
-  found = Function(
-      len(rows), statistics.median(us for _, us in rows), 1.0,
-      {size: curve for (_, size), curve in sorted(curves.items())}, {})
-  if launches:
-    found = found._replace(launches=_seen(rows, found))
-  known = [(us, of) for sizes, us in rows if (of := found.us(sizes))]
-  return found._replace(mean_ratio=sum(us for us, _ in known)
-                        / sum(of for _, of in known)) if known else found
-
-
-def _seen(rows: Sequence[tuple], function: Function) -> dict[tuple, float]:
-  """Median time per size seen; the curve's time counts as one more kernel."""
-  times, curve = collections.defaultdict(list), {}
-  for sizes, us in rows:
-    times[_key(sizes)].append(us)
-    curve[_key(sizes)] = function.us(sizes) or function.typical_us
-  return {key: math.exp(
-      (len(found) * math.log(statistics.median(found)) + math.log(curve[key]))
-      / (len(found) + 1)) for key, found in times.items()}
-
-
-def _key(sizes: Mapping[str, float]) -> tuple:
+def _point(sizes: Mapping[str, float]) -> tuple:
   return tuple(float(sizes.get(size, 0)) for size in SIZES)
 
 
-def _fitted(known: Sequence[tuple], center: Curve, scatter: tuple) -> Curve:
-  """The curve of (size, microseconds), fitted on logarithms.
+def _mean(times: Sequence[Times], field: str) -> float:
+  """Of a field, over all durations."""
+  return sum(each.count * getattr(each, field) for each in times) / sum(
+      each.count for each in times)
 
-  Medians by size, a soft L1 loss, and `center` with `scatter` as a prior of
-  log(least), log(rest of a size of 1e6) and exponent, so that few sizes
-  suffice. A `center` without a rest gets one from the times.
+
+def calibrate(source: str, gpu: str, kernels: Iterable[tuple],
+              host: Mapping[str, tuple],
+              earlier: Optional[Calibration] = None) -> Calibration:
+  """Learns from a (name, {size: value}, microseconds) per kernel.
+
+  Adds to what is known `earlier`.
+  """
+  by_size = collections.defaultdict(list)
+  for name, sizes, us in kernels:
+    if us > 0:
+      by_size[name, _point(sizes)].append(us)
+  earlier = earlier or Calibration((), gpu, {}, {}, {})
+  launches = {name: dict(times) for name, times in earlier.launches.items()}
+  for (name, point), each in by_size.items():
+    middle, points = statistics.median(each), launches.setdefault(name, {})
+    times = Times(middle, statistics.fmean(each), len(each), statistics.fmean(
+        abs(math.log(us / middle)) for us in each))
+    if point in points:
+      both = points[point], times
+      times = Times(_mean(both, 'median_us'), _mean(both, 'mean_us'),
+                    sum(part.count for part in both), _mean(both, 'scatter'))
+    points[point] = times
+  for name, points in launches.items():  # Evenly, in the order of sizes.
+    kept = sorted(points)[::-(-len(points) // _MOST_SIZES)]
+    launches[name] = {point: points[point] for point in kept}
+  constants = dict(earlier.host)
+  for key, (us, count) in host.items():
+    before, many = constants.get(key, (0.0, 0))
+    constants[key] = (
+        (before * many + us * count) / (many + count), many + count)
+  return Calibration((*earlier.sources, source), gpu, launches,
+                     _formulas(launches), constants)
+
+
+def _formulas(launches: Mapping) -> dict[str, dict[str, list[float]]]:
+  """Of all kernels, of each kind and of each arithmetic in it."""
+  rows = collections.defaultdict(list)
+  for name, points in launches.items():
+    kind, arithmetic = kinds.class_of(name)
+    if kind != kinds.COMMUNICATION:
+      for point, times in points.items():
+        # A function seen at many sizes does not count more than one of few.
+        row = *point, times.median_us, len(points)**-0.5
+        for key in {ALL, kind, f'{kind}, {arithmetic}' if arithmetic else ALL}:
+          rows[key].append(row)
+  return {key: _fitted(np.array(table)) for key, table in sorted(rows.items())}
+
+
+def _fitted(table: np.ndarray) -> dict[str, list[float]]:
+  """least_us and rates of the formulas that some of the launches have.
+
+  table: float64 [launches, 5]: `SIZES`, microseconds and weight. Minimizes the
+  sum of weighted relative errors, by reweighted least squares.
   """
   from scipy import optimize
-  by_size = collections.defaultdict(list)
-  for size, us in known:
-    by_size[size].append(us)
-  log_size = np.log(np.array(list(by_size), float) / 1e6)
-  log_us = np.log([statistics.median(times) for times in by_size.values()])
-  weight = np.sqrt([min(len(times), _MOST_REPEATS)
-                    for times in by_size.values()]) / _NOISE
-  rest = center.us_per_million and math.log(center.us_per_million)
-  if not center.us_per_million:
-    above = np.maximum(np.exp(log_us) - center.least_us, np.exp(log_us) / 4)
-    rest = float(np.median(np.log(above) - center.exponent * log_size))
-  prior = np.array((math.log(center.least_us), rest, center.exponent))
-  scatter = np.array(scatter)
-
-  def residuals(at):
-    off = np.logaddexp(at[0], at[1] + at[2] * log_size) - log_us
-    return np.concatenate((off * weight, (at - prior) / scatter))
-
-  low, high = map(np.array, _BOUNDS)
-  # What the fastest took bounds the least time, however little of the rest
-  # the size explains.
-  high[0] = max(log_us.min(), low[0] + 1e-3)
-  least, rest, exponent = optimize.least_squares(
-      residuals, np.clip(prior, low + 1e-6, high - 1e-6),
-      loss='soft_l1', bounds=(low, high)).x
-  curve = Curve(math.exp(least), math.exp(rest), float(exponent), 0.0)
-  spread = statistics.fmean(
-      abs(math.log(us / curve.us(size))) for size, us in known)
-  return curve._replace(spread=spread)
+  fitted = {}
+  for formula, sizes in _FORMULAS.items():
+    some = table[(table[:, sizes[-1:]] > 0).all(1)]
+    if len(some):
+      terms = np.column_stack([np.ones(len(some)), some[:, sizes]]
+                              ) / some[:, 3:4]  # [launches, 1 + sizes]
+      scale, weight = terms.max(0) + 1e-300, some[:, 4]
+      for _ in range(20):
+        root = np.sqrt(weight)[:, None]
+        rates, _ = optimize.nnls(terms / scale * root, root[:, 0])
+        ratio = terms / scale @ rates
+        off = np.abs(np.log(ratio.clip(1e-3)))
+        weight = some[:, 4] / np.maximum(off, 0.1) / ratio.clip(0.1, 10)
+      fitted[formula] = float(np.average(off, weights=some[:, 4])), *(
+          rates / scale).tolist()
+  return {key: [*terms[1:]] for key, terms in sorted(
+      fitted.items(), key=lambda item: item[1][0] + (item[0] != 'work') * .15)}
 
 
 def to_json(learned: Calibration) -> str:
   """The content of a file for `read`."""
-  def functions(found):
-    return {name: {
-        **one._asdict(),
-        'curves': {size: curve._asdict() for size, curve in one.curves.items()},
-        'launches': [[*key, us] for key, us in one.launches.items()],
-    } for name, one in found.items()}
-
   return json.dumps({'calibration': {
-      **learned._asdict(), 'kinds': functions(learned.kinds),
-      'functions': functions(learned.functions)}}, indent=1)
+      **dataclasses.asdict(learned),
+      'launches': {name: [[*point, *times] for point, times in points.items()]
+                   for name, points in learned.launches.items()}}}, indent=1)
 
 
-def read(path: str) -> Calibration:
-  """Reads what `--calibrate` wrote; UserError if a value is out of range."""
+def read(path: str, flag: str = '--hardware') -> Calibration:
+  """Reads what `--calibrate` wrote; UserError if any field is not as written.
+  """
   content = files.read_json(os.path.expanduser(path))
   try:
-    found = Calibration(**content['calibration'])
-    _check_numbers('', [found.kinds, found.functions, found.host])
-    return found._replace(kinds=_functions(found.kinds),
-                          functions=_functions(found.functions))
-  except (KeyError, TypeError, ValueError, AttributeError) as error:
-    reason = ascii(f'{type(error).__name__}: {error}'[:200])
-    raise UserError(f'--hardware={path}: was not written by --calibrate, or is '
-                    f'damaged ({reason}); calibrate again') from error
+    fields = _object('the file', content).get('calibration')
+    known = [each.name for each in dataclasses.fields(Calibration)]
+    _require(sorted(_object('calibration', fields)) == sorted(known),
+             'calibration', [*fields], f'an object of {", ".join(known)}')
+    sources, gpu, launches, formulas, host = (fields[name] for name in known)
+    for text in (*_require(isinstance(sources, list), 'sources', sources,
+                           'a list of texts'), gpu):
+      _require(isinstance(text, str), 'sources or gpu', text, 'a text')
+    formulas = {key: {
+        name: _numbers(f'formulas {key} {name}', terms, 1 + len(
+            _require(name in _FORMULAS, f'formulas {key}', name,
+                     ' or '.join(_FORMULAS)) and _FORMULAS[name]))
+        for name, terms in _object(f'formulas {key}', each).items()}
+                for key, each in _object('formulas', formulas).items()}
+    launches = {name: {tuple(row[:3]): Times(*row[3:]) for row in (
+        _numbers(f'launches {name}', row, 7, 3) for row in _require(
+            isinstance(rows, list), f'launches {name}', rows, 'a list'))}
+                for name, rows in _object('launches', launches).items()}
+    host = {key: tuple(_numbers(f'host {key}', pair, 2))
+            for key, pair in _object('host', host).items()}
+  except ValueError as error:
+    raise UserError(
+        f'{flag}={path}: was not written by --calibrate of this version, or is '
+        f'damaged ({ascii(str(error))[1:-1][:200]}); calibrate into another '
+        'file') from error
+  return Calibration(tuple(sources), gpu, launches, formulas, host)
 
 
-def _functions(content: dict) -> dict[str, Function]:
-  return {name: Function(**{
-      **one, 'curves': {size: Curve(**curve)
-                        for size, curve in one['curves'].items()},
-      'launches': {tuple(map(float, sizes)): us
-                   for *sizes, us in one['launches']}})
-          for name, one in content.items()}
+def _require(condition: bool, name: str, value: Any, rule: str) -> Any:
+  if not condition:
+    raise ValueError(f'{name} is {value!r:.60}; it must be {rule}')
+  return value
 
 
-def _check_numbers(name: str, value: Any) -> None:
-  """Only numbers in range, which excludes NaN, huge integers and powers."""
-  most = 2 if name == 'exponent' else 1e30
-  if isinstance(value, dict):
-    for key, one in value.items():
-      _check_numbers(key, one)
-  elif isinstance(value, list):
-    for one in value:
-      _check_numbers(name, one)
-  elif type(value) not in (int, float) or not 0 <= value <= most:
-    raise ValueError(f'{name} is {value!r:.80}; it must be a number from 0 to '
-                     f'{most:g}')
+def _object(name: str, value: Any) -> dict:
+  return _require(isinstance(value, dict), name, value, 'an object')
+
+
+def _numbers(name: str, value: Any, count: int, times: int = 7) -> list:
+  """Numbers in range, which excludes NaN; those of `Times` are positive."""
+  _require(isinstance(value, list) and len(value) == count, name, value,
+           f'a list of {count} numbers')
+  for place, each in enumerate(value):
+    _require(type(each) in (int, float) and 0 <= each <= 1e30
+             and (each > 0 or not times <= place < times + 3), name, each,
+             'a number from 0 to 1e30, and times above 0')
+  return list(map(float, value))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gzip
+import logging
 import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,12 +17,28 @@ OPERATOR, ANNOTATION, RUNTIME, WORK = (
     'operator', 'annotation', 'runtime', 'work')
 _KINDS = {
     'cpu_op': OPERATOR, 'user_annotation': ANNOTATION,
-    **dict.fromkeys(('cuda_runtime', 'cuda_driver', 'hip_runtime'), RUNTIME),
+    **dict.fromkeys(('cuda_runtime', 'cuda_driver', 'hip_runtime',
+                     'hip_driver'), RUNTIME),
     **dict.fromkeys(('kernel', 'gpu_memcpy', 'gpu_memset'), WORK)}
+
+# What a trace without readable work is, by how its categories begin.
+_OTHERS = (
+    ('xpu', 'an Intel XPU, which is not supported; record it on a GPU of '
+     'NVIDIA or AMD'),
+    ('mtia|privateuse|npu|hpu', 'another accelerator; record it on a GPU of '
+     'NVIDIA or AMD'),
+    ('hip|hsa|hcc|roc', "ROCm's own profiler; record it with torch.profiler"),
+    ('Kernel|Memcpy|Memset|Runtime|Operator', 'PyTorch before 1.13; record it '
+     'with a newer one'))
+
+_log = logging.getLogger(__name__)
 
 # Older traces truncate start and duration to whole microseconds, so a call may
 # seem to end after the call that contains it.
 _ROUNDING_US = 1.0
+# Work of a stream may begin so long before the end of the work before it, by
+# rounding or by programmatic dependent launch. No work takes an hour.
+_OVERLAP_US, _MOST_US = 3.0, 3.6e9
 _MOST = 1e19  # Larger than any number of nanoseconds or bytes.
 _STEP = re.compile(r'ProfilerStep#([0-9]{1,18})')
 # Limits on the text, and on the memory of its objects.
@@ -40,7 +57,9 @@ class Event:
   args: Mapping[str, Any]  # The rest of the trace: shapes, types, numbers.
   parent: Optional[Event] = None  # The innermost call that contains this one.
   launch: Optional[Event] = None  # The runtime's call that launched this work.
-  caller: Optional[Event] = None  # The operator, or annotation, around it.
+  # The innermost operator around work or a call, itself included; without one,
+  # the innermost annotation that is not a step.
+  caller: Optional[Event] = None
 
   @property
   def duration_us(self) -> float:
@@ -49,7 +68,7 @@ class Event:
   @property
   def step(self) -> Optional[int]:
     """The number of the step, if this is the annotation of one."""
-    match = _STEP.fullmatch(self.name)
+    match = self.kind == ANNOTATION and _STEP.fullmatch(self.name)
     return int(match[1]) if match else None
 
   def upward(self) -> Iterator[Event]:
@@ -68,6 +87,9 @@ class Trace(NamedTuple):
   all_work: list[Event]  # Of the whole trace.
   gpu: str  # The name of the first GPU in the file, or 'a GPU'.
   steps: tuple  # Numbers of the profiler's steps; () for a whole trace.
+  dropped: int  # Events whose durations cannot be right.
+  # Of a file of run_scripts/record_sweep.py: what its profiler adds, in us.
+  sweep: Optional[Mapping[str, Any]]
 
 
 def read(path: str) -> Trace:
@@ -84,7 +106,27 @@ def read(path: str) -> Trace:
   if len(content) > MOST_BYTES:
     raise UserError(f'{path}: holds more than {MOST_BYTES:,} bytes of JSON; '
                     'record fewer steps')
-  return trace_of(path, files.parse_json(content, path, MOST_PARSED_BYTES))
+  return trace_of(path, _parsed(content, path))
+
+
+_ESCAPE = re.compile(rb'(\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))|\\')
+
+
+def _parsed(content: bytes, path: str) -> Any:
+  """JSON, whose backslashes, control characters, broken bytes and bare N/A of
+  some exporters are mended, as TensorBoard's plug-in does."""
+  try:
+    return files.parse_json(content, path, MOST_PARSED_BYTES)
+  except UserError:
+    text = _ESCAPE.sub(lambda match: match[1] or rb'\\\\', content)
+    text = re.sub(rb'([:,[] *)N/A(?= *[],}])', rb'\1"N/A"', re.sub(
+        rb'[\x00-\x1f]', b' ', text)).decode('utf-8', 'replace').encode()
+    if text == content:
+      raise
+  parsed = files.parse_json(text, path, MOST_PARSED_BYTES)
+  _log.warning('%s: is not valid JSON; its backslashes, control characters and '
+               'broken bytes were replaced', path)
+  return parsed
 
 
 def trace_of(path: str, content: Any) -> Trace:
@@ -96,19 +138,47 @@ def trace_of(path: str, content: Any) -> Trace:
   if not isinstance(events, list):
     raise UserError(f'{path}: is not a trace of PyTorch, which is an object '
                     'with a list traceEvents')
-  found = [one for event in events if (one := _event(event))]
-  first = min((one.start for one in found), default=0)
-  for one in found:
-    one.start, one.end = float(one.start - first), float(one.end - first)
-  calls = _nested([one for one in found if one.kind != WORK])
-  work = sorted((one for one in found if one.kind == WORK),
-                key=lambda one: (one.start, one.end))
+  known = [each for event in events if (each := _event(event))]
+  first = min((each.start for each in known), default=0)
+  for each in known:
+    each.start, each.end = float(each.start - first), float(each.end - first)
+  work = _plausible([each for each in known if each.kind == WORK])
+  calls = [each for each in known
+           if each.kind != WORK and each.duration_us < _MOST_US]
+  if not work:
+    _refuse_others(path, events)
+  calls = _nested(calls)
   _attribute(calls, work)
   try:
     gpu = str(content['deviceProperties'][0]['name'])
   except (LookupError, TypeError):
     gpu = 'a GPU'
-  return Trace(path, calls, work, work, gpu, ())
+  sweep = content.get('tpu_graphs_ext_sweep')
+  return Trace(path, calls, work, work, gpu, (),
+               len(known) - len(calls) - len(work),
+               sweep if isinstance(sweep, dict) else None)
+
+
+def _refuse_others(path: str, events: Sequence[Any]) -> None:
+  for pattern, what in _OTHERS:
+    if any(isinstance(event, dict) and re.match(pattern, str(event.get('cat')))
+           for event in events):
+      raise UserError(f'{path}: has no GPU work that can be read; it seems to '
+                      f'be of {what}')
+
+
+def _plausible(work: list[Event]) -> list[Event]:
+  """By start, without what would end after the next work of its stream began.
+  """
+  work.sort(key=lambda each: (each.start, each.end))
+  following: dict[tuple, float] = {}
+  kept = []
+  for each in reversed(work):
+    if (each.duration_us < _MOST_US and each.end <= _OVERLAP_US
+        + following.get(each.place, each.end)):
+      kept.append(each)
+    following[each.place] = each.start
+  return kept[::-1]
 
 
 def _event(event: Any) -> Optional[Event]:
@@ -154,6 +224,11 @@ def _nested(calls: list[Event]) -> list[Event]:
                       or around[-1].end + _ROUNDING_US < call.end):
       around.pop()
     call.parent = around[-1] if around else None
+    call.caller = call.parent.caller if call.parent else None
+    if call.kind == OPERATOR or (
+        call.kind == ANNOTATION and call.step is None
+        and (call.caller is None or call.caller.kind != OPERATOR)):
+      call.caller = call
     around.append(call)
   return calls
 
@@ -165,12 +240,9 @@ def _attribute(calls: Sequence[Event], work: Sequence[Event]) -> None:
     if call.kind == RUNTIME:
       launches.setdefault(_whole(call.args.get('correlation')), call)
   launches.pop(None, None)
-  for one in work:
-    one.launch = launches.get(_whole(one.args.get('correlation')))
-    around = [call for call in (one.launch.upward() if one.launch else ())
-              if call.kind != RUNTIME and call.step is None]
-    one.caller = next((call for call in around if call.kind == OPERATOR),
-                      around[0] if around else None)
+  for each in work:
+    each.launch = launches.get(_whole(each.args.get('correlation')))
+    each.caller = each.launch.caller if each.launch else None
 
 
 def steps_of(trace: Trace, wanted: Optional[Sequence[int]]) -> Trace:
@@ -189,5 +261,5 @@ def steps_of(trace: Trace, wanted: Optional[Sequence[int]]) -> Trace:
   return trace._replace(
       steps=tuple(chosen),
       calls=[call for call in trace.calls if start <= call.start < end],
-      work=[one for one in trace.work
-            if start <= (one.launch or one).start < end])
+      work=[each for each in trace.work
+            if start <= (each.launch or each).start < end])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import bisect
 import collections
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, Optional
 
 from tpu_graphs_ext.traces import kineto
@@ -19,25 +19,31 @@ from tpu_graphs_ext.traces.kineto import Event, Trace
 # Delays up to this are latency; after longer ones work waited for other work.
 _NEAR_US = 20.0
 LATENCY, BETWEEN, PAUSE, CALL = 'latency', 'between', 'pause', 'call'
+_STEP = 'step'
 
 
 class Command(NamedTuple):
-  """A runtime call that launches work or waits for it."""
-  call: Event
+  """A runtime call that launches work or waits for it, or a step's border."""
+  start: float
+  end: float
   work: Sequence[Event]
   waits_for: Optional[Event]
-  name: str  # Of operator and work: it tells pauses apart.
+  name: str  # Of operator and work, or `_STEP`: it tells pauses apart.
 
 
 def commands_of(trace: Trace) -> list[Command]:
-  """Launches and waits, by their start."""
+  """Launches, waits and borders of steps, by their start."""
   launched = collections.defaultdict(list)
-  for one in trace.work:
-    if one.launch is not None:
-      launched[one.launch].append(one)
-  ended = sorted(trace.all_work, key=lambda one: one.end)
-  ends = [one.end for one in ended]
-  found = []
+  for each in trace.work:
+    if each.launch is not None:
+      launched[each.launch].append(each)
+  ended = sorted(trace.all_work, key=lambda each: each.end)
+  ends = [each.end for each in ended]
+  borders = [time for call in trace.calls if call.step is not None
+             for time in (call.start, call.end)]
+  # A step begins where the one before it ends, or a little later.
+  commands = [Command(time, time, (), None, _STEP)
+              for time in {*borders[::2], *borders[-1:]}]
   for call in trace.calls:
     work, last = launched.get(call, ()), None
     if call.kind != kineto.RUNTIME:
@@ -51,45 +57,47 @@ def commands_of(trace: Trace) -> list[Command]:
       continue
     elif 'emcpy' in call.name and call.end >= work[-1].end:
       last = work[-1]
-    operator = next((one.name for one in call.upward()
-                     if one.kind == kineto.OPERATOR), '')
-    found.append(Command(call, work, last,
-                         f'{operator} {work[0].name if work else call.name}'))
-  return sorted(found, key=lambda command: command.call.start)
+    operator = call.caller.name if (
+        call.caller and call.caller.kind == kineto.OPERATOR) else ''
+    commands.append(Command(
+        call.start, call.end, work, last,
+        f'{operator} {work[0].name if work else call.name}'))
+  return sorted(commands, key=lambda command: command.start)
 
 
-def host_of(trace: Trace) -> dict[str, float]:
+def host_of(trace: Trace) -> dict[str, tuple[float, int]]:
   """Mean times of the host's pauses and calls, and of the GPU's latencies.
 
-  Keys are the words above, some followed by names: 'pause A > B' is the pause
-  between commands A and B, 'stall A > B' a long wait of a stream that nothing
-  in the trace explains.
+  With how many there were. Keys are the words above, some followed by names:
+  'pause A > B' is the pause between commands A and B, 'stall A > B' a long wait
+  of a stream that nothing in the trace explains.
   """
   times = collections.defaultdict(list)
   commands = commands_of(trace)
   for before, command in zip([None, *commands], commands):
     if before is not None:
-      pause = max(command.call.start - before.call.end, 0.0)
+      pause = max(command.start - before.end, 0.0)
       for key in _pause_keys(before, command):
         times[key].append(pause)
-    if command.waits_for is None:
-      times[CALL].append(command.call.duration_us)
+    if command.waits_for is None and command.name != _STEP:
+      times[CALL].append(command.end - command.start)
   stalls = collections.defaultdict(list)
-  for one, before, other in _queues(trace):
+  for each, before, other in _queues(trace):
     ready = [past.end for past in (before, other) if past is not None]
-    free = max(0.0, one.start - max(one.launch.start, *ready, 0.0))
+    free = max(0.0, each.start - max(each.launch.start, *ready, 0.0))
     if free < _NEAR_US:
-      waited = before and before.end > one.launch.end
+      waited = before and before.end > each.launch.end
       times[BETWEEN if waited else LATENCY].append(free)
-    stalls[_stall(before, one)].append(free)
-  found = {key: statistics.fmean(each) for key, each in times.items()}
-  return {**found, **{key: us for key, each in stalls.items()
-                      if (us := statistics.fmean(each)) > _NEAR_US}}
+    stalls[_stall(before, each)].append(free)
+  times.update((key, free) for key, free in stalls.items()
+               if statistics.fmean(free) > _NEAR_US)
+  return {key: (statistics.fmean(each), len(each))
+          for key, each in times.items()}
 
 
-def _stall(before: Optional[Event], one: Event) -> str:
+def _stall(before: Optional[Event], work: Event) -> str:
   """The key of a wait that nothing in the trace explains."""
-  return f'stall {before.name if before else ""} > {one.name}'
+  return f'stall {before.name if before else ""} > {work.name}'
 
 
 def _pause_keys(before: Command, command: Command) -> list[str]:
@@ -98,60 +106,74 @@ def _pause_keys(before: Command, command: Command) -> list[str]:
           f'{PAUSE} {command.name}', PAUSE]
 
 
-def _queues(trace: Trace) -> list[tuple]:
+def _queues(trace: Trace) -> Iterator[tuple]:
   """(work, the work before it on its stream, the work of another stream that it
-  waited for) for all work launched in the part, by start."""
-  ended = sorted(trace.all_work, key=lambda one: one.end)
-  ends = [one.end for one in ended]
-  found, last = [], {}
-  for one in sorted(trace.work, key=lambda one: one.start):
-    if one.launch is None:
+  waited for) for all work launched in the part, by start.
+
+  What was launched before the part is before the first of it.
+  """
+  part = {*trace.work}
+  ended = iter(sorted(trace.all_work, key=lambda each: each.end))
+  upcoming = next(ended, None)
+  last: dict[tuple, Event] = {}
+  # Of each GPU the work that ended last, and that of another stream.
+  latest: dict[int, list[Event]] = collections.defaultdict(list)
+  for each in trace.all_work:
+    while upcoming is not None and upcoming.end <= each.start:
+      ends = latest[upcoming.place[0]]
+      ends[:] = [upcoming, *(end for end in ends
+                             if end.place != upcoming.place)][:2]
+      upcoming = next(ended, None)
+    if each.launch is None:
       continue
-    before = last.get(one.place)
-    ready = max(one.launch.end, before.end if before else 0.0) + _NEAR_US
-    other, place = None, bisect.bisect_right(ends, one.start) - 1
-    while place >= 0 and ends[place] > ready and other is None:
-      past = ended[place]
-      if past.place[0] == one.place[0] and past.place != one.place:
-        other = past
-      place -= 1
-    found.append((one, before, other))
-    last[one.place] = one
-  return found
+    before = last.get(each.place)
+    last[each.place] = each
+    if each in part:
+      ready = max(each.launch.end, before.end if before else 0.0) + _NEAR_US
+      yield each, before, next(
+          (past for past in latest[each.place[0]]
+           if past.place != each.place and past.end > ready), None)
 
 
-def replay(trace: Trace, host: Mapping[str, float],
+def replay(trace: Trace, host: Mapping[str, tuple],
            duration_us: Mapping[Event, float]) -> tuple[float, float]:
-  """(predicted, measured) microseconds from the first launch to the last end.
+  """(predicted, measured) microseconds of a step; 0, 0 without a launch.
 
-  0, 0 if nothing is launched. `host` comes from `host_of`, for these or other
-  steps.
+  A step takes as long as from the end of what came before the steps, on host
+  and GPU, to the end of their own work, divided by their number: its period. Of
+  a trace without steps the whole counts, from the first launch. `host` comes
+  from `host_of`, for these or other steps.
   """
   commands = commands_of(trace)
-  launched = [one for command in commands for one in command.work]
+  launched = [each for command in commands for each in command.work]
   if not launched:
     return 0.0, 0.0
-  origin = commands[0].call.start
+  origin = commands[0].start
   free, ends = collections.defaultdict(lambda: origin), {}
-  for one in {*trace.all_work} - {*trace.work}:
-    if one.launch and one.launch.start < origin:
-      ends[one] = one.end
-      free[one.place] = max(free[one.place], one.end)
-  waits = {one: others for one, *others in _queues(trace)}
-  now, latency, between = origin, host.get(LATENCY, 0), host.get(BETWEEN, 0)
+  for each in {*trace.all_work} - {*launched}:
+    if each.launch and each.launch.start < origin:
+      ends[each] = each.end
+      free[each.place] = max(free[each.place], each.end)
+  begin = max(origin, *free.values(), 0.0)
+
+  def constant(*keys):
+    return next((host[key][0] for key in keys if key in host), 0.0)
+
+  latency, between, call_us = map(constant, (LATENCY, BETWEEN, CALL))
+  waits, now = {each: others for each, *others in _queues(trace)}, origin
   for last, command in zip([None, *commands], commands):
     if last is not None:
-      now += next((host[key] for key in _pause_keys(last, command)
-                   if key in host), 0.0)
-    begin = now
-    now += host.get(CALL, 0.0)
-    for one in command.work:
-      before, other = waits[one]
-      ready = max(free[one.place], ends.get(other, 0.0))
-      start = max(begin + latency, ready + between,
-                  max(begin, ready) + host.get(_stall(before, one), 0.0))
-      ends[one] = free[one.place] = start + duration_us[one]
+      now += constant(*_pause_keys(last, command))
+    launch = now
+    now += 0.0 if command.name == _STEP else call_us
+    for each in command.work:
+      before, other = waits[each]
+      ready = max(free[each.place], ends.get(other, 0.0))
+      start = max(launch + latency, ready + between,
+                  max(launch, ready) + constant(_stall(before, each)))
+      ends[each] = free[each.place] = start + duration_us[each]
     now = max(now, ends.get(command.waits_for, now))
-  measured = max(*(one.end for one in launched), commands[-1].call.end)
-  predicted = max(now, *(ends[one] for one in launched))
-  return predicted - origin, measured - origin
+  count = max(len(trace.steps), 1)
+  measured = max(*(each.end for each in launched), commands[-1].end)
+  predicted = max(now, *(ends[each] for each in launched))
+  return (predicted - begin) / count, (measured - begin) / count

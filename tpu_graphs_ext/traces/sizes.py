@@ -1,19 +1,22 @@
 """What a kernel computes and moves, by the shapes of its operator.
 
-`record_shapes=True` writes `Input Dims` and `Input type`, in the order of the
-operators' schemas.
+`record_shapes=True` writes `Input Dims`, `Input type` and `Concrete Inputs`, in
+the order of the operators' schemas.
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
+import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Union
+from typing import Any, NamedTuple, Optional, Union
 
-from tpu_graphs_ext.analytic.roofline import SECTOR_BYTES
-from tpu_graphs_ext.traces import calibrate
+from tpu_graphs_ext.traces import kinds
 from tpu_graphs_ext.traces.kineto import Event, is_number
 
+SIZES = 'multiply_adds', 'bytes', 'threads'
 # Bytes of a value.
 _BYTES = {
     'double': 8, 'float': 4, 'Half': 2, 'BFloat16': 2, 'long': 8,
@@ -21,6 +24,10 @@ _BYTES = {
     'signed char': 1, 'unsigned char': 1, 'bool': 1, 'Float8_e4m3fn': 1,
     'Float8_e5m2': 1, 'complex<float>': 8, 'complex<double>': 16}
 _MOST, _MOST_SIDE = 1e30, 2**32  # Of a size, and of a block or a grid.
+_MOST_OUTER = 16  # Calls around a kernel that may tell its sizes.
+SECTOR_BYTES = 32  # Memory moves in sectors.
+# Values that a block of multi_tensor_apply takes (kChunkSize in PyTorch).
+_CHUNK = 65536
 
 
 class Tensor(NamedTuple):
@@ -41,40 +48,67 @@ Argument = Union[Tensor, list, None]  # A list of tensors; None: others.
 
 
 def sizes_of(work: Event) -> dict[str, float]:
-  """Size by name that a duration may depend on; see `calibrate`."""
-  moved = work.args.get('bytes')  # By copies and fills.
-  found = ({'bytes': moved} if is_number(moved) and moved > 0
-           else _sizes_of_operator(work))
-  sides = [work.args.get(name) for name in ('block', 'grid')]
-  if all(isinstance(three, list) and len(three) == 3 and all(
-      type(side) is int and 0 < side < _MOST_SIDE for side in three)
-         for three in sides):
-    found['threads'] = math.prod(sides[0] + sides[1])
-  return {name: float(size) for name, size in found.items()
+  """Size by name (of `SIZES`) that a duration may depend on."""
+  blocks, threads = (_volume(work.args.get(key)) for key in ('grid', 'block'))
+  kind, moved = kinds.kind_of(work.name), work.args.get('bytes')
+  sizes: dict[str, Any] = {}
+  if is_number(moved) and moved > 0:  # By copies and fills.
+    sizes['bytes'] = moved
+  elif kind == kinds.OPTIMIZER and blocks:
+    # A launch takes a part of the tensors, which only its grid tells.
+    each = 2 if re.search('BFloat16|Half', work.name) else 4
+    sizes['bytes'] = blocks * _CHUNK * each * _lists_moved(work.name)
+  elif kind != kinds.LAYOUT:  # A part of the operator; its grid tells which.
+    sizes = _sizes_of_operator(work, kind, blocks)
+  if blocks and threads:
+    sizes['threads'] = blocks * threads
+  return {name: float(size) for name, size in sizes.items()
           if 0 < size < _MOST}
 
 
-def _sizes_of_operator(work: Event) -> dict[str, float]:
+def _lists_moved(name: str) -> int:
+  """How many lists of tensors a function of multi_tensor_apply moves."""
+  if (parts := re.search(r'Functor<\w+, \d, (\d), \d', name)):
+    return int(parts[1]) + 1  # It reads so many, and writes one.
+  lists = re.search(r'Metadata<(?:[a-z]+, )?(\d)', name)
+  depth = int(lists[1]) if lists else 1
+  return 2 * depth - 1 if 'Adam' in name else depth  # All but the gradient.
+
+
+def _volume(sides: Any) -> Optional[int]:
+  if isinstance(sides, list) and len(sides) == 3 and all(
+      type(side) is int and 0 < side < _MOST_SIDE for side in sides):
+    return math.prod(sides)
+  return None
+
+
+def _sizes_of_operator(work: Event, kind: str,
+                       blocks: Optional[int]) -> dict[str, Any]:
   """From the innermost operator around a kernel that has shapes."""
-  kind = calibrate.kind_of(work.name)
-  for call in work.caller.upward() if work.caller else ():
-    formula = _FORMULAS.get(call.name.removeprefix('aten::'))
-    if formula is None:
-      # A lookup reads only some rows of its inputs.
-      if call.name.startswith('aten::') and kind not in calibrate.LOOKING_UP:
-        formula = _moved
-    elif kind == calibrate.SORT:
-      return {}  # It sorts indices, only a step of the operator.
+  for call in itertools.islice(
+      work.caller.upward() if work.caller else (), _MOST_OUTER):
+    name = call.name.removeprefix('aten::')
+    formula = _FORMULAS.get(name)
+    if kind == kinds.SORT:
+      formula = functools.partial(  # Keys and places, read and written.
+          _moved_with, 1 if 'embedding' in name else 0, 32)
+    elif 'cudnn_rnn' in name or 'miopen_rnn' in name:
+      formula = functools.partial(_recurrent, work, kind, blocks)
+    elif formula is None and call.name.startswith('aten::') and (
+        # A lookup reads only some rows of its inputs.
+        kind not in (kinds.EMBEDDING, kinds.INDEXING)):
+      formula = _moved
     try:
-      if formula and (found := formula(call, _arguments(call))):
-        return found
+      if formula and (sizes := formula(call, _arguments(call))):
+        return sizes
     except _UNKNOWN:
       pass
   return {}
 
 
 # What formulas raise for arguments that are missing or of other kinds.
-_UNKNOWN = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError)
+_UNKNOWN = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError,
+            StopIteration)
 
 
 def _require(condition: bool) -> None:
@@ -85,13 +119,13 @@ def _require(condition: bool) -> None:
 def _arguments(call: Event) -> list[Argument]:
   dims, types = call.args['Input Dims'], call.args['Input type']
   _require(isinstance(dims, list) and len(types) == len(dims))
-  return [_argument(one, str(kind)) for one, kind in zip(dims, types)]
+  return [_argument(sides, str(kind)) for sides, kind in zip(dims, types)]
 
 
 def _argument(dims: Any, kind: str) -> Argument:
   kind = kind.replace('c10::', '').replace('at::', '')
   if kind == 'TensorList':  # Their types are not recorded.
-    return [_argument(one, 'float') for one in dims]
+    return [_argument(sides, 'float') for sides in dims]
   if kind not in _BYTES:
     return None
   _require(isinstance(dims, list)
@@ -99,51 +133,116 @@ def _argument(dims: Any, kind: str) -> Argument:
   return Tensor(tuple(dims), _BYTES[kind])
 
 
-def _product(call: Event, given: Sequence[Argument]) -> dict[str, float]:
+def _product(call: Event, inputs: Sequence[Argument]) -> dict[str, Any]:
   name = call.name.removeprefix('aten::')
   first = int('add' in name)  # After what is added.
-  left, right = given[first].shape, given[first + 1].shape
+  left, right = inputs[first].shape, inputs[first + 1].shape
   if name == 'linear':  # [..., k] and [n, k]
-    _require(len(left) >= 2 == len(right))
-    *rows, k = left
-    batch, m, (n, inner) = [], math.prod(rows), right
-  else:
-    _require(2 <= len(left) == len(right) <= 3)
-    *batch, m, k = left
-    *_, inner, n = right
+    left, right = (math.prod(left[:-1]), left[-1]), right[::-1]
+  _require(2 <= len(left) == len(right) <= 3)
+  (*batch, m, k), (*_, inner, n) = left, right
   _require(inner == k)
-  batch, each = math.prod(batch), given[first].value_bytes
+  batch, each = math.prod(batch), inputs[first].value_bytes
   return {'multiply_adds': batch * m * n * k,
           'bytes': batch * (m * k + k * n + m * n) * each}
 
 
-def _moved(_: Event, given: Sequence[Argument]) -> dict[str, float]:
-  """Others read their inputs and write as much as the largest of them."""
-  inputs = [sum(part.bytes for part in one) if isinstance(one, list)
-            else one.bytes for one in given if one is not None]
-  return {'bytes': sum(inputs) + max(inputs)} if inputs else {}
+def _convolution(call: Event, inputs: Sequence[Argument]) -> dict[str, Any]:
+  """Of input and weight, or of the output's gradient, input and weight."""
+  if 'backward' in call.name:
+    output, image, weight = inputs[:3]
+  else:
+    image, weight = inputs[:2]
+    padding, stride, dilation = (
+        [int(number) for number in re.findall(r'\d+', text)] for text in
+        call.args['Concrete Inputs'][2 + ('miopen' in call.name):][:3])
+    output = Tensor(
+        (image.shape[0], weight.shape[0], *(
+            (side + 2 * pad - gap * (tap - 1) - 1) // step + 1
+            for side, pad, step, gap, tap in zip(
+                image.shape[2:], padding, stride, dilation, weight.shape[2:]))),
+        image.value_bytes)
+  _require(len(output.shape) == len(image.shape) == len(weight.shape) > 2)
+  return {'multiply_adds': output.values * math.prod(weight.shape[1:]),
+          'bytes': output.bytes + image.bytes + weight.bytes}
 
 
-def _embedding(call: Event, given: Sequence[Argument]) -> dict[str, float]:
-  """Bytes of lookups in a table, or of a gradient step of its rows.
+def _attention(call: Event, inputs: Sequence[Argument]) -> dict[str, Any]:
+  """Two products forward, five backward; half of each if it is causal."""
+  backward = int('backward' in call.name)
+  query, key, value = inputs[backward:][:3]
+  _require(len(query.shape) == len(key.shape) == 4)
+  length = key.shape[2 if 'cudnn' in call.name else 1]  # [b, h, s, d] there.
+  concrete = [str(text) for text in call.args.get('Concrete Inputs', [])]
+  # What follows the dropout's probability, the first fraction.
+  causal = [after for text, after in zip(concrete, concrete[1:])
+            if re.fullmatch(r'\d\.\d*', text)][:1] == ['True']
+  return {'multiply_adds': query.values * length * (5 if backward else 2)
+                           // (2 if causal else 1),
+          'bytes': (2 * query.bytes + key.bytes + value.bytes) << backward}
 
-  Of each bag: its indices, the row of the result and its rows, in sectors. A
-  step also reads two offsets, and reads and writes each row. These are the
-  formulas of `analytic.roofline` without a cache. The arguments are weight or
-  gradient, indices and, for bags, offsets.
+
+def _recurrent(work: Event, kind: str, blocks: Optional[int], call: Event,
+               inputs: Sequence[Argument]) -> dict[str, Any]:
+  """One of the products that a recurrent layer launches, or its cells.
+
+  Blocks and the tile in the kernel's name tell the size of the result, and so
+  which product it is: of a time step or of all, for a layer or its weights.
   """
-  rows, indices = given[:2]
-  is_step, count = 'backward' in call.name, indices.values
-  _require(len(rows.shape) == 2 or (is_step and len(rows.shape) > 2))
-  if 'bag' in call.name:
-    count = rows.shape[0] if is_step else given[2].values
-  _require(count > 0 and indices.values > 0 and rows.values > 0)
-  bag_size = indices.values / count
+  gates, hidden = next(each for each in inputs if isinstance(each, list)
+                       and each)[1].shape
+  steps, batch, width = next(each.shape for each in inputs if isinstance(
+      each, Tensor) and len(each.shape) == 3)
+  tile = re.search(r'(\d+)x(\d+)[x_]', work.name)
+  if kind != kinds.PRODUCT or not tile or not blocks:
+    return {'bytes': 4 * batch * (gates + 2 * hidden)}
+  result = blocks * int(tile[1]) * int(tile[2])
+  forms = [(batch, gates, hidden), (steps * batch, gates, width)]
+  if 'backward' in call.name:
+    forms = [(batch, hidden, gates), (steps * batch, width, gates),
+             (gates, hidden, steps * batch)]
+  m, n, k = min(forms, key=lambda form: abs(
+      math.log(result / (form[0] * form[1]))))
+  return {'multiply_adds': result * k, 'bytes': 4 * (m * n + m * k + n * k)}
+
+
+def _moved(call: Event, inputs: Sequence[Argument]) -> dict[str, Any]:
+  """Others read their inputs and write as much as the largest of them."""
+  parts = [sum(part.bytes for part in each) if isinstance(each, list)
+           else each.bytes for each in inputs if each is not None]
+  if not parts:
+    return {}
+  return {'bytes': sum(parts) + (0 if call.name in _WRITING else max(parts))}
+
+
+def _moved_with(which: int, value_bytes: int, _: Event,
+                inputs: Sequence[Argument]) -> dict[str, Any]:
+  """Bytes for each value of one argument."""
+  tensors = [each for each in inputs if isinstance(each, Tensor)]
+  return {'bytes': value_bytes * (
+      tensors[which] if which < 0 else inputs[which]).values}
+
+
+def _embedding(call: Event, inputs: Sequence[Argument]) -> dict[str, Any]:
+  """Of lookups in a table, or of the gradient of its rows.
+
+  The indices, the results and each row that occurs move once, in sectors; of n
+  draws from r rows r * (1 - exp(-n / r)) are expected to occur. `multiply_adds`
+  counts every row. The arguments are weight or gradient, indices and, for bags,
+  offsets; the gradient's number of rows is not a tensor.
+  """
+  rows, indices = inputs[:2]
+  bags, draws = 'bag' in call.name, indices.values
+  results, height = inputs[2].values if bags else draws, rows.shape[0]
+  if 'backward' in call.name:
+    results = rows.shape[0] if bags else draws
+    height = int(call.args['Concrete Inputs'][5 if bags else 2])
+  _require(results > 0 and draws > 0 and height > 0 and len(rows.shape) > 1)
   row_bytes = _in_sectors(rows.shape[-1] * rows.value_bytes)
-  each = row_bytes + _in_sectors(bag_size * indices.value_bytes)
-  if is_step:
-    each += 2 * SECTOR_BYTES + bag_size * row_bytes
-  return {'bytes': count * (each + bag_size * row_bytes)}
+  each = _in_sectors(draws / results * indices.value_bytes) + row_bytes
+  return {'multiply_adds': draws * rows.shape[-1],
+          'bytes': results * each
+                   + row_bytes * height * -math.expm1(-draws / height)}
 
 
 def _in_sectors(size: float) -> int:
@@ -151,9 +250,23 @@ def _in_sectors(size: float) -> int:
   return math.ceil(size / SECTOR_BYTES) * SECTOR_BYTES
 
 
+# They write their first tensor without reading it.
+_WRITING = {f'aten::{name}_' for name in (
+    'copy', 'fill', 'zero', 'normal', 'uniform', 'random', 'bernoulli')}
 _FORMULAS = {
     **dict.fromkeys(('addmm', 'addmm_', '_addmm_activation', 'mm', 'bmm',
                      'baddbmm', 'linear'), _product),
+    **dict.fromkeys(('cudnn_convolution', 'miopen_convolution',
+                     'convolution_backward'), _convolution),
+    **{f'_{name}_attention_{way}': _attention
+       for name in ('cudnn', 'flash', 'efficient')
+       for way in ('forward', 'backward')},
+    # A row's loss reads its class (8 bytes) and one value, a sector.
+    'nll_loss_forward': functools.partial(_moved_with, 1, 40),
+    'nll_loss_backward': functools.partial(_moved_with, 2, 40),
+    # The last tensor is read, changed and written.
+    **dict.fromkeys(('_index_put_impl_', 'index_add_', 'gather', 'scatter_add_',
+                     'scatter_'), functools.partial(_moved_with, -1, 12)),
     **dict.fromkeys(('embedding', '_embedding_bag',
                      '_embedding_bag_forward_only',
                      '_embedding_bag_dense_backward',

@@ -1,0 +1,80 @@
+"""Kinds of kernels, and the arithmetic of products, by a function's name."""
+
+from __future__ import annotations
+
+import functools
+import re
+
+COMMUNICATION, ATTENTION, EMBEDDING, SORT, OPTIMIZER, INDEXING = (
+    'communication', 'attention', 'embedding', 'sort or scan', 'optimizer',
+    'indexing')
+RECURRENT, PRODUCT, CONVOLUTION, LAYOUT, ELEMENTWISE = (
+    'recurrent cell', 'product', 'convolution', 'layout or partial sums',
+    'element-wise')
+# The first pattern that occurs in the name decides.
+_KINDS = [(kind, re.compile(pattern)) for kind, pattern in (
+    (COMMUNICATION, r'(?i)nccl|rccl|all_?reduce|send_?recv|multimem|'
+                    r'cross_device_reduce|all_?gather|reduce_?scatter|'
+                    r'all_?to_?all|nvshmem'),
+    ('copy to or from host', r'^Memcpy (HtoD|DtoH)|^Copy(Host|Device)To(D|H)'),
+    ('copy or fill', r'^Mem(cpy|set)|^(Copy|Fill)(Buffer|DeviceTo)'),
+    (EMBEDDING, r'(?i)embedding|bounds_check|pooled_emb|compute_grad_weight|'
+                r'sum_and_scatter|segment_offset|partial_?segment|'
+                r'partials_per_segment'),
+    (OPTIMIZER, r'multi_tensor|(?i:fused_?(adam|sgd|adagrad))'),
+    (LAYOUT, r'nchwTo|nhwcTo|[cC]onvertTensor|scalePacked|[oO]ffsetsKernel|'
+             r'init_device_workspace|splitK?[rR]educe|[rR]educe(SplitK|_wgrad)|'
+             r'transposeReadWrite|reorder|'
+             r'Filter4x4|dot_do_o|convert_dq'),
+    (ATTENTION, r'(?i)sdpa|flash|fmha|attention|attn|mha'),
+    (RECURRENT, r'RNN|LSTM|GRU|(rnn|lstm|gru)_cell|(?i:lstm|gru)_elem'),
+    (SORT, r'RadixSort|Scan|[sS]ort|Histogram|[uU]nique|cub::|thrust|[tT]opK|'
+           r'radix'),
+    ('pooling', r'(?i)pool'),
+    ('reduction', r'native::reduce_kernel|(?i:softmax)|lpnorm|triton_(red|per)'
+                  r'|nll_loss|dot_kernel'),
+    ('normalisation', r'[nN]orm(?!al)|bn_[bf]w|RowwiseMoments|GammaBeta'),
+    (CONVOLUTION, r'(?i:conv(?!ert)|[wd]grad(?!i)|fprop|winograd|fft\dd)|'
+                  r'implicit_gemm|scudnn|cudnn_generated|cudnn::(cnn|detail)'),
+    (PRODUCT, r'(?<!fb)gemm|gemv|cutlass|splitK|cublas|nvjet|Cijk_|'
+              r'triton_\w*(mm|matmul)|globalKernel|scal_kernel'),
+    ('concat', r'CatArray'), ('reduction', r'[rR]educe'),
+    (INDEXING, r'(?<!with_)index|gather|scatter|permute|jagged|bucketize|'
+               r'sparse|lengths|segment'),
+    (ELEMENTWISE, r'elementwise|Functor|_kernel_cuda|dropout|distribution|'
+                  r'triton_poi'))]
+# Their time depends on the arithmetic of their values. A kind that a
+# calibration has not seen is predicted as a product of the same arithmetic.
+COMPUTING = PRODUCT, CONVOLUTION, ATTENTION, RECURRENT
+
+HALF, TF32, FLOAT, DOUBLE, BYTE = 'half', 'tf32', 'float', 'double', '8 bits'
+_ARITHMETIC = [(arithmetic, re.compile(pattern)) for arithmetic, pattern in (
+    (BYTE, r'(?i)e4m3|e5m2|fp8|nvjet_sm\d+_q|s8s8|i8i8|int8'),
+    (HALF, r'(?i)bf16|bfloat16|half|f16|h\d*gemm|nvjet_sm\d+_[hto]|'
+           r'_[bh][bh]s?_'),
+    (TF32, r'(?i)tf32|tfloat32|s1688|nvjet_sm\d+_s|xf32'),
+    (DOUBLE, r'(?i)dgemm|double|f64|_DB_'))]
+
+_FAMILY = re.compile(r'.*?(?=\d+x\d)|[^<]*<(?:\d+, )*|.*', re.DOTALL)
+
+
+@functools.lru_cache(maxsize=100_000)
+def kind_of(name: str) -> str:
+  """The kind of a kernel, by its function's name."""
+  return next((kind for kind, pattern in _KINDS if pattern.search(name)),
+              'other')
+
+
+def family_of(name: str) -> str:
+  """The name up to its tile, or its template's types: functions alike."""
+  return _FAMILY.match(name)[0]
+
+
+@functools.lru_cache(maxsize=100_000)
+def class_of(name: str) -> tuple[str, str]:
+  """Kind, and arithmetic of kinds whose time depends on it; else ''."""
+  kind = kind_of(name)
+  if kind not in COMPUTING:
+    return kind, ''
+  return kind, next((arithmetic for arithmetic, pattern in _ARITHMETIC
+                     if pattern.search(name)), FLOAT)
