@@ -25,6 +25,12 @@ from torch.profiler import ProfilerActivity, profile
 FLOAT, TF32, BF16, FP16 = 'float', 'tf32', 'bf16', 'fp16'
 TYPES = {FLOAT: torch.float32, TF32: torch.float32, BF16: torch.bfloat16,
          FP16: torch.float16}
+# How often each method of `Sweep` is drawn.
+SHARES = {
+    'product': 600, 'batched': 160, 'attention': 140, 'embedding': 200,
+    'ordering': 120, 'reduction': 200, 'loss': 120, 'normalisation': 160,
+    'pointwise': 700, 'moving': 160, 'optimizer': 120, 'convolution': 300,
+    'copy': 60, 'recurrent': 80}
 
 
 class Sweep:
@@ -354,12 +360,6 @@ class Sweep:
     x = self.new(batch, steps, width, kind=kind)
     return lambda: cells(x)[0].sum().backward()
 
-  # How often each is drawn.
-  SHARES = dict(product=600, batched=160, attention=140, embedding=200,
-                ordering=120, reduction=200, loss=120, normalisation=160,
-                pointwise=700, moving=160, optimizer=120, convolution=300,
-                copy=60, recurrent=80)
-
 
 def profiler_adds(device):
   """Microseconds that the profiler adds to an operator and a runtime call."""
@@ -410,7 +410,7 @@ def main():
     sys.exit(f'error: {flags.out}: cannot be written ({error})')
   begin, sweep = time.perf_counter(), Sweep(flags.device, 1)
   added = profiler_adds(flags.device)
-  names = [name for name, count in sweep.SHARES.items()
+  names = [name for name, count in SHARES.items()
            for _ in range(math.ceil(count * flags.share))]
   sweep.random.shuffle(names)
   try:
