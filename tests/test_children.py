@@ -24,11 +24,11 @@ PACKAGE = PROJECT / 'tpu_graphs_ext'
 @pytest.fixture(scope='module')
 def names():
   """Of the standard library and all that is installed."""
-  found = {name.partition('.')[0] for name in (
+  modules = {name.partition('.')[0] for name in (
       *sys.modules, *getattr(sys, 'stdlib_module_names', ()),
       *(module.name for module in pkgutil.iter_modules()))}
-  assert {'json', 'tensorflow', 'multiprocessing', 'shlex'} <= found
-  return found
+  assert {'json', 'tensorflow', 'multiprocessing', 'shlex'} <= modules
+  return modules
 
 
 @pytest.fixture

@@ -50,8 +50,8 @@ def read_run(folder, content):
 
 def read_grid(unused_folder, content):
   given = files.parse_json(json.dumps(content), 'grid.json')
-  found = grid.parsed('grid.json', given)
-  assert 0 < found.num_trials <= grid.MOST_TRIALS and found.study_name
+  parsed = grid.parsed('grid.json', given)
+  assert 0 < parsed.num_trials <= grid.MOST_TRIALS and parsed.study_name
 
 
 def read_kwargs(unused_folder, content):
@@ -72,9 +72,9 @@ def read_calibration(folder, content):
 def read_trace(folder, content):
   path = folder / 'trace.json'
   path.write_text(json.dumps(content))
-  found = analysis.compared(str(path), None, LEARNED)
-  json.dumps(analysis.to_json(found), allow_nan=False)
-  for text in (analysis.text(found), files.csv_of(found.kernels)):
+  compared = analysis.compared(str(path), None, LEARNED)
+  json.dumps(analysis.to_json(compared), allow_nan=False)
+  for text in (analysis.text(compared), files.csv_of(compared.kernels)):
     text.encode()
 
 
@@ -82,8 +82,8 @@ def read_report(folder, content):
   """All of a page about a run file but the drawing."""
   (folder / 'run_x.jsonz').write_bytes(
       gzip.compress(json.dumps(content).encode(), 1))
-  found, _ = runs.find([str(folder / 'run_x.jsonz')])
-  groups = runs.grouped(found)
+  runs_there, _ = runs.find([str(folder / 'run_x.jsonz')])
+  groups = runs.grouped(runs_there)
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(page, 'svg', lambda *unused: '')
     section = report.runs_section(groups, None, compare.looks_of(

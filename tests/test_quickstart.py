@@ -14,13 +14,13 @@ from tpu_graphs_ext.tasks import LAYOUT, TILE
 
 
 def test_the_comparison():
-  found = {name: {
+  evaluations = {name: {
       **{f'slowdown_{k}': error for k, error in zip((1, 5, 10), errors)},
       'random_1': 0.9, 'random_5': 0.3, 'random_10': 0.08, 'default': 0.003,
       'opa': 0.75, 'kendall': 0.5} for name, errors in (
           ('MyEarlyJoinSAGE', (0.021, 0, 0)),
           ('EarlyJoinSAGE', (0.4, 0.2, 0.1)))}
-  table = quickstart.comparison('Title:', found, (1, 5, 10))
+  table = quickstart.comparison('Title:', evaluations, (1, 5, 10))
   assert [line.split() for line in table.splitlines()] == [
       ['Title:'], ['top-1', 'top-5', 'top-10', 'OPA', 'tau'],
       ['MyEarlyJoinSAGE', '2.10', '%', '0.00', '%', '0.00', '%', '0.750',

@@ -43,8 +43,8 @@ def test_extents_by_what_bounds_mean():
       # The second most minor: ceil(300 / 8); the most minor: ceil(20 / 128).
       (False, [38, 1], [1, 0])):
     reading = booster.Reading(in_elements)
-    found, places = reading.extents(product().node_feat[1])
-    assert found.tolist() == extents and places == minor_first
+    sizes, places = reading.extents(product().node_feat[1])
+    assert sizes.tolist() == extents and places == minor_first
   assert booster.reading_of([product()]) == IN_ELEMENTS
 
 

@@ -30,8 +30,8 @@ def test_a_part_measured_again_replaces_its_rows(tmp_path):
       row(1.0), row(2.0, case='a case of older code'),
       row(4.0, part='loading')])
   speed.write_results(str(tmp_path), [row(3.0)])
-  found = pd.read_csv(tmp_path / 'speed.csv')
-  assert found[['part', 'value']].values.tolist() == [
+  table = pd.read_csv(tmp_path / 'speed.csv')
+  assert table[['part', 'value']].values.tolist() == [
       ['loading', 4], ['memory', 3]]
   assert '| NetA | configs 10 | time | 3 | ms |' in (
       tmp_path / 'speed.md').read_text()

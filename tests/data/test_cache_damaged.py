@@ -27,8 +27,8 @@ class Cached:
     with damage.within_limits(what):
       read = kernel.open_files(self.paths, self.folder)
     assert read.names == self.sound.names
-    for found, expected in zip(read, self.sound):
-      tiny_kernels.assert_same(found, expected)
+    for stored, expected in zip(read, self.sound):
+      tiny_kernels.assert_same(stored, expected)
 
 
 @pytest.fixture(scope='module')

@@ -192,9 +192,9 @@ PROGRAMS = [  # Array, place, value there.
 
 def test_programs_that_break_a_rule(tmp_path):
   for key, place, value, expected in PROGRAMS:
-    found = faults(write(tmp_path, changed(program(), key, place, value)),
+    reported = faults(write(tmp_path, changed(program(), key, place, value)),
                    of_task=rules.LAYOUT)
-    assert any(expected in fault for fault in found), (expected, found)
+    assert any(expected in fault for fault in reported), (expected, reported)
 
 
 def test_no_configuration_and_no_node(tmp_path):

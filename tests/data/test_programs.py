@@ -88,11 +88,11 @@ def test_a_collection_and_what_is_left_out(tmp_path, caplog):
   root = tiny_layouts.write_collection(str(tmp_path))
   few = tiny_layouts.program('few', configs=4)
   np.savez_compressed(f'{root}/xla/random/train/few.npz', **few)
-  found = programs.read_collection(root, 'xla', 'random', min_configs=6)
-  assert len(found.train) == 4 and len(found.valid) == 2
-  assert found.every_train.names[0] == 'few'
+  collection = programs.read_collection(root, 'xla', 'random', min_configs=6)
+  assert len(collection.train) == 4 and len(collection.valid) == 2
+  assert collection.every_train.names[0] == 'few'
   assert 'left out 1 of 5 programs with fewer than 6' in caplog.text
-  assert not any(program.is_labelled for program in found.test)
+  assert not any(program.is_labelled for program in collection.test)
   with pytest.raises(UserError, match='does not exist; a data root has the '
                      'folders xla/random/train, valid and test'):
     programs.read_collection(f'{root}/xla/random', 'xla', 'random',

@@ -234,6 +234,6 @@ def test_the_machine_is_the_one_of_the_tiles(name):
     model = checks.make(name, feature_stats={**stats, 'tiles': tiles})
     model._statistics.build(None)
     model._machine.build(None)
-    found = models._Geometry.hardware(model._statistics)
-    assert float(found.lanes) == lanes
+    hardware = models._Geometry.hardware(model._statistics)
+    assert float(hardware.lanes) == lanes
     assert model.constants()['vector_ns'] == pytest.approx(vector_ns)

@@ -156,7 +156,7 @@ def test_scores(name, monkeypatch):
   for check in PROPERTIES:
     check(model, name)
   members = getattr(model, '_members', [model])
-  assert [sum(one is member for one in traced) for member in members] == [
+  assert [sum(ranker is member for ranker in traced) for member in members] == [
       1] * len(members)
   with pytest.raises(ValueError, match='the model was built for'):
     scores_of(model, NARROW)

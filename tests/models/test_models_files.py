@@ -33,9 +33,9 @@ def test_it_imports_nothing_but_what_the_graders_have_installed(task):
 def test_chapters_are_listed_and_use_names_of_earlier_ones():
   source = SOURCES['tile']
   module = ast.parse(source)
-  headings = {line: found[1] for line, text in enumerate(
+  headings = {line: match[1] for line, text in enumerate(
       source.splitlines(), 1)
-              if (found := re.fullmatch(r'# -+ chapter: (.+)', text))}
+              if (match := re.fullmatch(r'# -+ chapter: (.+)', text))}
   listed = re.search(
       r'\nChapters.*?:\n((?:  .+\n)+)', ast.get_docstring(module))
   assert re.findall(r'^  (\S.*?): ', listed[1], re.MULTILINE) == list(

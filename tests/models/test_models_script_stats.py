@@ -54,9 +54,9 @@ def test_they_are_those_that_stats_prints(data_root, script):
   script(data_root)
   printed = json.loads(feature_stats.model_kwargs_json(StatsSettings(
       data_root=str(data_root), configs=10, cache_dir='')))['feature_stats']
-  found = models._of_running_script(10)
-  assert found == printed and found['tiles'] == 'elements'
-  assert found['node'] != found['all_kernels']['node']
+  read = models._of_running_script(10)
+  assert read == printed and read['tiles'] == 'elements'
+  assert read['node'] != read['all_kernels']['node']
 
 
 def test_toy_data_are_the_first_100_files(tmp_path, script):
@@ -70,9 +70,9 @@ def test_toy_data_are_the_first_100_files(tmp_path, script):
       str(tmp_path / 'train' / '*.npz'))]
   for toy_data, part in ((True, listed[:100]), (False, listed)):
     script(tmp_path, toy_data)
-    found = models._of_running_script(2)['config']
-    assert found['minimum'][0] == min(part)
-    assert found['maximum'][0] == max(part) + len(kernel.config_feat) - 1
+    read = models._of_running_script(2)['config']
+    assert read['minimum'][0] == min(part)
+    assert read['maximum'][0] == max(part) + len(kernel.config_feat) - 1
 
 
 def test_without_a_script_there_are_none(data_root, script, monkeypatch):
@@ -107,11 +107,11 @@ def test_a_model_under_a_script_has_them(name, data_root, script, monkeypatch):
     checks.scores_untraced(copy, KERNELS[0], stats)
     assert not bool(copy._statistics.known())
   script(data_root)
-  found = checks.make(name)
+  model = checks.make(name)
   np.testing.assert_array_equal(
-      checks.scores_untraced(found, KERNELS[0], stats), expected)
+      checks.scores_untraced(model, KERNELS[0], stats), expected)
   for target, source in zip(copy.trainable_variables,
-                            found.trainable_variables):
+                            model.trainable_variables):
     assert target.shape == source.shape
     target.assign(source)
   np.testing.assert_array_equal(

@@ -28,8 +28,8 @@ def linear(layer, width=1):
 
 
 def variable(layer, name):
-  found, = [v for v in layer.trainable_variables if name in v.name]
-  return found
+  match, = [v for v in layer.trainable_variables if name in v.name]
+  return match
 
 
 def test_graph_convolution_on_a_chain():
@@ -71,10 +71,10 @@ def test_attention_by_hand(one_head):
   x = tf.stack([FORK.node_feats, -FORK.node_feats], axis=1)
   states = models._Graph(FORK).with_states(x)  # Node v, configuration c: 2v + c
   p = layer.attend_producers(states, edge_set_name='edges')[:, 0]
-  one = (math.exp(1) * 1 + math.exp(2) * 2) / (math.exp(1) + math.exp(2))
-  other = ((math.exp(-0.2) * -1 + math.exp(-0.4) * -2)
-           / (math.exp(-0.2) + math.exp(-0.4)))
-  np.testing.assert_allclose(p, [0, 0, 0, 0, one, other, 0, 0], rtol=1e-5)
+  first = (math.exp(1) * 1 + math.exp(2) * 2) / (math.exp(1) + math.exp(2))
+  second = ((math.exp(-0.2) * -1 + math.exp(-0.4) * -2)
+            / (math.exp(-0.2) + math.exp(-0.4)))
+  np.testing.assert_allclose(p, [0, 0, 0, 0, first, second, 0, 0], rtol=1e-5)
 
 
 def test_concat_pooling_with_a_late_join():

@@ -66,12 +66,12 @@ def number(cell):
 
 
 def test_worst_and_best_kernels_of_each_group():
-  found = comparison([0.0, 0.5, 0.1, 0.2], [0.3, 0.0, 0.1, 0.9])
+  compared = comparison([0.0, 0.5, 0.1, 0.2], [0.3, 0.0, 0.1, 0.9])
   # The worst of all comes first.
-  assert list(kernels.chosen(found, 1).items()) == [
+  assert list(kernels.chosen(compared, 1).items()) == [
       (3, {'Model1': 'worst'}), (1, {'Model0': 'worst', 'Model1': 'best'}),
       (0, {'Model0': 'best'})]
-  section = kernels.section(found, 1, LOOKS)
+  section = kernels.section(compared, 1, LOOKS)
   assert section['unit'] == 'layout tiles'
   first, second, _ = section['kernels']
   assert first['title'] == 'net_3: worst of Model1 (90.0 %)'
@@ -96,27 +96,27 @@ def test_counts_of_an_elementwise_kernel():
       'net_0', arrays.node_feat, arrays.node_opcode, arrays.edge_index,
       features.config_features([], [[1, 1], [8, 2], [5, 4]]),
       np.arange(3) + 1, np.ones(3, np.int64))
-  found = {title: row for title, *row in kernels.count_rows(kernel, [1, 2])}
+  counts = {title: row for title, *row in kernels.count_rows(kernel, [1, 2])}
   names, times = kernels.COUNTS, page.TIMES
   # Nothing is padded, and there is no product.
-  assert found[names['steps']] == ['8', f'7 ({times} 0.875)']
-  assert found[names['rounding']] == ['1', f'1.09 ({times} 1.09)']
-  assert not {names['padding'], names['matrix_rows']} & found.keys()
-  assert found[names['moved_bytes']][0] == '1.0 MiB'
+  assert counts[names['steps']] == ['8', f'7 ({times} 0.875)']
+  assert counts[names['rounding']] == ['1', f'1.09 ({times} 1.09)']
+  assert not {names['padding'], names['matrix_rows']} & counts.keys()
+  assert counts[names['moved_bytes']][0] == '1.0 MiB'
 
 
 def test_means_by_program_and_distribution():
-  found = comparison([0.0, 0.5, 0.2, 0.7])
-  table = compare.by(found, 'program', LOOKS)['tables'][0]
+  compared = comparison([0.0, 0.5, 0.2, 0.7])
+  table = compare.by(compared, 'program', LOOKS)['tables'][0]
   # net0 has kernels 0 and 2, net1 the others; default 10 %, random 200 %.
   kernels_of, *means = cells(table, 'net0')
   assert (kernels_of, *map(number, means)) == ('2', 10, 10, 200)
   assert number(cells(table, 'all kernels')[1]) == 35
-  assert compare.by(found, 'kind', LOOKS) == {}  # There is one kind.
+  assert compare.by(compared, 'kind', LOOKS) == {}  # There is one kind.
   # Median (20 + 50) / 2; 90 % at 50 + .7 * 20.
-  measure = found.measures[0]
+  measure = compared.measures[0]
   assert compare.distribution(
-      found.values(measure), measure, LOOKS).said.startswith(
+      compared.values(measure), measure, LOOKS).said.startswith(
           'Model0: median 35.00 %, 90 % within 64.0 %, worst 70.0 %; default '
           'tile: median 10.00 %')
 
@@ -147,8 +147,8 @@ def test_the_headline():
        'Groups of a single run'),
       ([[.05]], 'No clear winner: Model0 has 5.00 percentage points less '
        'slowdown at top-1 than the default tile', 'too few problems')):
-    found = compare.headline(comparison(*runs_of))
-    assert found[0].startswith(title) and certainty in found[1]
+    headline = compare.headline(comparison(*runs_of))
+    assert headline[0].startswith(title) and certainty in headline[1]
 
 
 def test_tables_of_runs(monkeypatch):
@@ -156,17 +156,17 @@ def test_tables_of_runs(monkeypatch):
   infos = [run_info(seed=seed, top1=seed / 10) for seed in (1, 2, 3)]
   groups = [runs.Group('Mine', [runs.Run(f'run_{i}.jsonz', info, None)
                                 for i, info in enumerate(infos)])]
-  found = report.runs_section(
+  section = report.runs_section(
       groups, None, LOOKS | compare.looks_of(['Mine'], TILE))
   # Nothing was measured: mean and deviation of 10, 20 and 30 % in run files.
-  groups = dict(zip(found['groups'].columns, ['Mine', *cells(
-      found['groups'], 'Mine')]))
+  groups = dict(zip(section['groups'].columns, ['Mine', *cells(
+      section['groups'], 'Mine')]))
   assert (groups['runs'], groups['epochs'], groups['top-1 %, run file']) == (
       3, '3 ± 0', '20.0 ± 10.00')
-  assert 'Runs: 3; written: 1970' in found['trained']
-  assert [row[2] for row in found['runs'].rows] == ['1', '2', '3']
-  assert cells(found['flags'], 'learning_rate') == ['same', '0.01']
-  assert 'nan' not in str(found)
+  assert 'Runs: 3; written: 1970' in section['trained']
+  assert [row[2] for row in section['runs'].rows] == ['1', '2', '3']
+  assert cells(section['flags'], 'learning_rate') == ['same', '0.01']
+  assert 'nan' not in str(section)
 
 
 # ------------------------------------------------------------------- the page

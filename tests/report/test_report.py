@@ -78,8 +78,8 @@ def test_every_section_and_the_numbers_of_evaluate(trained, tmp_path):
       'Learning curves', 'Single kernels', 'Runs']
   assert check_page(content).counts['img'] > 12
   assert 'role="note"' not in content  # Nothing was left out.
-  found, _ = runs.find([str(trained / 'out')])
-  group, = (group for group in runs.grouped(found) if len(group.runs) == 2)
+  runs_there, _ = runs.find([str(trained / 'out')])
+  group, = (group for group in runs.grouped(runs_there) if len(group.runs) == 2)
   top5 = evaluate.evaluate(
       group.runs[0].model_dir, str(trained / 'data' / 'valid'),
       loading=LoadSettings(models_py=tiny_models.__file__)).micro['slowdown_5']
@@ -90,9 +90,9 @@ def test_every_section_and_the_numbers_of_evaluate(trained, tmp_path):
 def test_runs_on_different_data_are_not_compared(trained, tmp_path):
   shutil.copytree(trained / 'data', tmp_path / 'data')
   shutil.copytree(trained / 'out', tmp_path / 'out')
-  found, _ = runs.find([str(tmp_path / 'out' / 'other')])
+  runs_there, _ = runs.find([str(tmp_path / 'out' / 'other')])
   tiny_handin.change_run(
-      pathlib.Path(found[0].model_dir),
+      pathlib.Path(runs_there[0].model_dir),
       lambda run: run['settings'].update(data_root=str(tmp_path / 'data')))
   # The first run's data are compared; a folder's runs come in any order.
   first = [*(tmp_path / 'out').glob('model_*'), tmp_path / 'out' / 'seed2']

@@ -25,8 +25,9 @@ def test_runs_are_found_at_any_depth_and_sorted_by_model(tmp_path):
   write_run(tmp_path / 'b', run_info('Alpha'), with_model=True)
   # But paths stay in the order in which they are given.
   for given, expected in (([''], 'AZ'), (['a', 'b'], 'ZA')):
-    found, problems = runs.find([str(tmp_path / name) for name in given])
-    assert ''.join(run.model[0] for run in found) == expected and not problems
+    runs_there, problems = runs.find([str(tmp_path / name) for name in given])
+    assert ''.join(run.model[0] for run in runs_there) == expected
+    assert not problems
 
 
 def put(folder, name, content=b''):
@@ -58,8 +59,8 @@ def test_what_is_no_run_gets_one_message_and_the_rest_is_read(tmp_path):
     folder = tmp_path / str(number)
     write_run(folder, run_info(), with_model=True)
     spoil(folder)
-    found, problems = runs.find([str(folder), str(tmp_path / 'no')])
-    assert 'TinyRanker' in [run.model for run in found]
+    runs_there, problems = runs.find([str(folder), str(tmp_path / 'no')])
+    assert 'TinyRanker' in [run.model for run in runs_there]
     assert f'{tmp_path}/no: cannot be read as a run file' in problems.pop()
     # A run file without its model is said to be one, besides.
     assert len(problems) == bool(said) and (said or '') in ''.join(problems)
@@ -82,9 +83,9 @@ def test_runs_of_both_tasks_do_not_compare(tmp_path):
 def grouped(tmp_path, *infos):
   for number, info in enumerate(infos):
     write_run(tmp_path / str(number), info, with_model=True)
-  found, _ = runs.find([str(tmp_path / str(number))
+  runs_there, _ = runs.find([str(tmp_path / str(number))
                         for number in range(len(infos))])
-  return runs.grouped(found)
+  return runs.grouped(runs_there)
 
 
 def test_groups_have_all_seeds_and_names_that_say_how_they_differ(tmp_path):
@@ -102,10 +103,10 @@ def test_groups_have_all_seeds_and_names_that_say_how_they_differ(tmp_path):
 def test_no_two_groups_have_one_name(tmp_path):
   for name, notes in (('long', ['x' * 60, 'x' * 61]), (
       'stats', [{'node': 1, 'config': 2}, {'node': 1, 'config': 3}])):
-    one, other = grouped(tmp_path / name, *(
+    first, second = grouped(tmp_path / name, *(
         run_info(note=note) for note in notes))
-    assert one.name == f'TinyRanker {one.runs[0].name[:8]}'
-    assert one.name != other.name
+    assert first.name == f'TinyRanker {first.runs[0].name[:8]}'
+    assert first.name != second.name
 
 
 def test_of_a_damaged_curve_nothing_is_read(tmp_path):

@@ -43,19 +43,19 @@ def contents(folder):
 def test_folders_names_and_labels(written):
   settings, summary = written
   assert sorted(os.listdir(settings.out)) == ['sample_data.json', *FOLDERS]
-  found = {split: kernels_of(settings.out, split) for split in FOLDERS}
+  kernels = {split: kernels_of(settings.out, split) for split in FOLDERS}
   # A seventh each for valid and test.
-  assert {split: len(of) for split, of in found.items()} == {
+  assert {split: len(of) for split, of in kernels.items()} == {
       'train': 5, 'valid': 1, 'test': 1, 'test_labelled': 1}
-  (valid,) = found['valid']
+  (valid,) = kernels['valid']
   assert summary.statistics['train']['count'] == 5
   assert summary.statistics['valid']['configurations'] == valid.num_configs
-  assert valid.program not in {kernel.program for kernel in found['train']}
-  for kernel in found['train']:
+  assert valid.program not in {kernel.program for kernel in kernels['train']}
+  for kernel in kernels['train']:
     assert len(kernel.tile_id.rsplit('_', 1)[1]) == 16
     assert kernel.runtime_ns[0] == kernel.normalizer_ns[0], kernel.tile_id
     assert kernel.num_configs >= 2
-  (blank,), (full,) = found['test'], found['test_labelled']
+  (blank,), (full,) = kernels['test'], kernels['test_labelled']
   assert blank.tile_id == full.tile_id and len(blank.tile_id) == 32
   assert not blank.runtime_ns.any() and (blank.normalizer_ns == 1).all()
   assert (full.runtime_ns > 0).all()
@@ -176,12 +176,12 @@ def test_kernels_come_back_as_they_were_packed(tmp_path):
       np.array([70_000, 3_000_000_000]), 0)]
   path = str(tmp_path / 'v3_train.xz')
   pack_kernels.save(path, given, 'v3', 'a compiler')
-  found = kernels_lib.load(path)
-  for one, other in zip(given, found):
-    assert (one.program, one.default, one.graph_hash()) == (
+  loaded = kernels_lib.load(path)
+  for kernel, other in zip(given, loaded):
+    assert (kernel.program, kernel.default, kernel.graph_hash()) == (
         other.program, other.default, other.graph_hash())
     for name in ('output_bounds', 'kernel_bounds', 'cycles'):
-      np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+      np.testing.assert_array_equal(getattr(kernel, name), getattr(other, name))
 
 
 def test_a_damaged_file_of_the_package_is_named(tmp_path):
@@ -201,11 +201,11 @@ def test_a_damaged_file_of_the_package_is_named(tmp_path):
 def test_no_kernel_is_in_two_splits(tpu):
   graphs, programs = [], []
   for split in kernels_lib.SPLITS:
-    found = kernels_lib.split_kernels(tpu, split)
-    graphs += [kernel.graph_hash() for kernel in found]
-    programs += {kernel.program for kernel in found}
+    kernels = kernels_lib.split_kernels(tpu, split)
+    graphs += [kernel.graph_hash() for kernel in kernels]
+    programs += {kernel.program for kernel in kernels}
   assert len(graphs) == len(set(graphs))
   assert len(programs) == len(set(programs))
-  for kernel in found:
+  for kernel in kernels:
     # The compiler takes one of the best by its own estimate.
     assert 0 < kernel.cycles[kernel.default] <= 2 * kernel.cycles.min()

@@ -55,12 +55,12 @@ def test_both_say_the_same(across):
   assert set(stacks) == {'classic', 'current'}
   for ours, theirs in folders:
     for name in one_stack.MODELS:
-      one, other = ours[name], theirs[name]
-      size = max(np.abs(scores).max() for scores in one['scores'])
-      for scores, their_scores in zip(one['scores'], other['scores']):
+      our, their = ours[name], theirs[name]
+      size = max(np.abs(scores).max() for scores in our['scores'])
+      for scores, their_scores in zip(our['scores'], their['scores']):
         np.testing.assert_allclose(
             scores, their_scores, rtol=0, atol=1e-5 * size)
-      assert len(one['predictions']) == 6  # What `write_data_root` makes.
-      assert one['predictions'] == other['predictions']
+      assert len(our['predictions']) == 6  # What `write_data_root` makes.
+      assert our['predictions'] == their['predictions']
       # The mean over kernels is rounded differently by NumPy 1 and 2.
-      assert one['errors'] == pytest.approx(other['errors'], rel=1e-12)
+      assert our['errors'] == pytest.approx(their['errors'], rel=1e-12)

@@ -84,22 +84,23 @@ def test_requirements_for_setup(monkeypatch):
 def test_constraints_name_one_supported_version_of_all_that_is_asked_for(
     monkeypatch):
   assert {path.stem for path in CONSTRAINTS.glob('*.txt')} == {
-      f'{one.name}-python{python}'
-      for one in versions.STACKS.values() for python in one.pythons}
+      f'{stack.name}-python{python}'
+      for stack in versions.STACKS.values() for python in stack.pythons}
   project = tomllib.loads((PROJECT / 'pyproject.toml').read_text())['project']
-  extras = [one for extra in project['optional-dependencies'].values()
-            for one in extra if not one.startswith('tpu_graphs_ext[')]
+  extras = [text for extra in project['optional-dependencies'].values()
+            for text in extra if not text.startswith('tpu_graphs_ext[')]
   for path in CONSTRAINTS.glob('*.txt'):
     exact = dict(re.findall(r'^(\S+)==(\S+)$', path.read_text(),
                             re.MULTILINE))
     stack, python = path.stem.split('-python')
     checked = 0
-    for one in map(Requirement, asked_of_setuptools(monkeypatch, stack)
+    for requirement in map(Requirement, asked_of_setuptools(monkeypatch, stack)
                    + extras):
-      if one.marker is None or one.marker.evaluate({
+      if requirement.marker is None or requirement.marker.evaluate({
           'python_version': python, 'sys_platform': 'linux',
           'platform_machine': 'x86_64'}):
-        assert exact[one.name.replace('_', '-')] in one.specifier, (path, one)
+        name = requirement.name.replace('_', '-')
+        assert exact[name] in requirement.specifier, (path, requirement)
         checked += 1
     assert checked > 20
 
@@ -115,9 +116,9 @@ def test_what_the_extras_bring_imports_in_the_last_version_that_they_allow(
   """The bound is above the major version, or year, that is tried here."""
   pytest.importorskip(name, reason='needs the extra [scale]')
   project = tomllib.loads((PROJECT / 'pyproject.toml').read_text())['project']
-  requirement, = (one for one in map(
+  requirement, = (candidate for candidate in map(
       Requirement, project['optional-dependencies']['scale'])
-                  if one.name == name)
+                  if candidate.name == name)
   version = Version(importlib.metadata.version(name))
   assert version in requirement.specifier
   if sys.version_info >= (3, 11):  # Older Pythons have older versions.

@@ -73,8 +73,8 @@ def ended(child: int, seconds: float = 900) -> int | None:
   """The exit code, negative for a signal; None: it still runs."""
   end = time.monotonic() + seconds
   while time.monotonic() < end:
-    found, status = os.waitpid(child, os.WNOHANG)
-    if found:
+    ended, status = os.waitpid(child, os.WNOHANG)
+    if ended:
       return os.waitstatus_to_exitcode(status)
     time.sleep(0.02)
   return None
@@ -93,21 +93,21 @@ def content(folder: str, out: str) -> dict:
   model, = [name for name in names if name.startswith('model_')]
   reader = tf.train.load_checkpoint(
       os.path.join(out_dir, model, 'variables', 'variables'))
-  found = {key: reader.get_tensor(key)
-           for key in reader.get_variable_to_shape_map()
-           if 'VARIABLE_VALUE' in key and '/metrics/' not in key}
-  found['strays'] = [name for name in names if name.split('_')[0] not in (
+  arrays = {key: reader.get_tensor(key)
+            for key in reader.get_variable_to_shape_map()
+            if 'VARIABLE_VALUE' in key and '/metrics/' not in key}
+  arrays['strays'] = [name for name in names if name.split('_')[0] not in (
       'run', 'model', 'results', 'cache')]
-  return {**found, **{key: run[key] for key in (
+  return {**arrays, **{key: run[key] for key in (
       'train_curve', 'final_error', 'seed', 'test_predictions')}}
 
 
-def difference(one: dict, other: dict) -> float:
+def difference(first: dict, second: dict) -> float:
   """The largest of all numbers; ValueError where there are not the same."""
   import tensorflow as tf
-  tf.nest.assert_same_structure(one, other)
+  tf.nest.assert_same_structure(first, second)
   return float(np.max([np.abs(np.subtract(*pair)).max() for pair in zip(
-      tf.nest.flatten(one), tf.nest.flatten(other))]))
+      tf.nest.flatten(first), tf.nest.flatten(second))]))
 
 
 def killed_run(folder: str, model: str, out: str, kills: int, longest: float,

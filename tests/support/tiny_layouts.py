@@ -77,7 +77,8 @@ def bounds(programs: Sequence[dict]) -> dict:
   """{'node': {'minimum': [...], 'maximum': [...]}, 'config': ...}."""
   tables = {
       table: np.concatenate([
-          one[key].reshape(-1, one[key].shape[-1]) for one in programs])
+          program[key].reshape(-1, program[key].shape[-1])
+          for program in programs])
       for table, key in (('node', 'node_feat'), ('config', 'node_config_feat'))}
   return {table: {'minimum': rows.min(0).tolist(),
                   'maximum': rows.max(0).tolist()}
@@ -103,13 +104,15 @@ def graph(programs: Sequence[dict], stats: dict | None = None,
   import tensorflow_gnn as tfgnn
 
   stats = stats or bounds(programs)
-  node_counts = [len(one['node_opcode']) for one in programs]
-  config_counts = [len(one['node_config_ids']) for one in programs]
+  node_counts = [len(program['node_opcode']) for program in programs]
+  config_counts = [len(program['node_config_ids']) for program in programs]
   starts = np.cumsum([0, *node_counts])
   edges = np.concatenate([
-      one['edge_index'] + start for one, start in zip(programs, starts)])
+      program['edge_index'] + start
+      for program, start in zip(programs, starts)])
   ids = np.concatenate([
-      one['node_config_ids'] + start for one, start in zip(programs, starts)])
+      program['node_config_ids'] + start
+      for program, start in zip(programs, starts)])
   mask = np.concatenate(
       [np.ones(count, bool) for count in node_counts]
       if selected is None else selected)
@@ -125,24 +128,26 @@ def graph(programs: Sequence[dict], stats: dict | None = None,
   def counted(keep, counts):
     return [int(part.sum()) for part in np.split(keep, np.cumsum(counts)[:-1])]
 
-  edge_counts = [len(one['edge_index']) for one in programs]
+  edge_counts = [len(program['edge_index']) for program in programs]
   return tfgnn.GraphTensor.from_pieces(
       node_sets={
           'op': tfgnn.NodeSet.from_fields(
               sizes=tf.constant(node_counts, tf.int32), features={
-                  'op': tf.concat([one['node_opcode'] for one in programs], 0),
-                  'feats': tf.concat([_scaled(one['node_feat'], stats['node'])
-                                      for one in programs], 0),
+                  'op': tf.concat([program['node_opcode']
+                                   for program in programs], 0),
+                  'feats': tf.concat([
+                      _scaled(program['node_feat'], stats['node'])
+                      for program in programs], 0),
                   'selected': tf.constant(mask)}),
           'nconfig': tfgnn.NodeSet.from_fields(
               sizes=tf.constant(config_counts, tf.int32), features={
                   'feats': tf.concat([
-                      _scaled(one['node_config_feat'], stats['config'])
-                      .transpose(1, 0, 2) for one in programs], 0)}),
+                      _scaled(program['node_config_feat'], stats['config'])
+                      .transpose(1, 0, 2) for program in programs], 0)}),
           'g': tfgnn.NodeSet.from_fields(
               sizes=tf.ones([len(programs)], tf.int32), features={
-                  'runtimes': tf.stack([one['config_runtime']
-                                        for one in programs])})},
+                  'runtimes': tf.stack([program['config_runtime']
+                                        for program in programs])})},
       edge_sets={
           'feed': edge_set('op', 'op', *edges.T, edge_counts),
           'sampled_feed': edge_set(

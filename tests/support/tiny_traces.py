@@ -19,8 +19,8 @@ def op(name, start, duration, dims=None, types=None, **args):
   """An operator; without `types` all that has sizes is of floats."""
   if dims is not None:
     args['Input_Dims'] = dims
-    args['Input_type'] = types or ['float' if one else 'Scalar'
-                                   for one in dims]
+    args['Input_type'] = types or ['float' if size else 'Scalar'
+                                   for size in dims]
   return event(name, 'cpu_op', start, duration, **args)
 
 

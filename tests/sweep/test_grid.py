@@ -17,17 +17,17 @@ def read(folder, given):
 
 
 def test_a_models_own_values_go_before_those_of_all(tmp_path):
-  found = read(tmp_path, {
+  parsed = read(tmp_path, {
       'models': ['MLP', {'model': 'EarlyJoinSAGE', 'kwargs': {'hidden_dim': 8},
                          'settings': {'lr': 0.5}}],
       'kwargs': {'hidden_dim': [16, 32]}, 'settings': {'lr': [0.1, 0.2]},
       'seeds': [3, 4], 'data_root': '/a', 'goal': 'top5'})
-  assert list(found.configurations()) == [
+  assert list(parsed.configurations()) == [
       Configuration('MLP', {'hidden_dim': width}, {'lr': lr})
       for width in (16, 32) for lr in (0.1, 0.2)] + [
           Configuration('EarlyJoinSAGE', {'hidden_dim': 8}, {'lr': 0.5})]
-  assert found.num_trials == 10
-  assert not found.highest_is_best
+  assert parsed.num_trials == 10
+  assert not parsed.highest_is_best
 
 
 MODEL = {'models': ['MLP']}
@@ -68,21 +68,21 @@ def test_faults(tmp_path):
 
 def test_what_a_search_draws(tmp_path):
   optuna = pytest.importorskip('optuna', reason='needs the extra [scale]')
-  found = read(tmp_path, {
+  parsed = read(tmp_path, {
       'search': {'method': 'random', 'configurations': 7}, 'prune': True,
       'models': ['MLP', {'model': 'MLP', 'kwargs': {'hidden_dim': [[8], 16]}}],
       'kwargs': {'hidden_dim': {'min': 1, 'max': 9}}, 'settings': {
           'lr': {'min': 0.5, 'max': 9, 'log': True}, 'epochs': 7}})
-  assert found.prune == grid.Prune() and found.num_trials == 7
+  assert parsed.prune == grid.Prune() and parsed.num_trials == 7
   # The same argument of two models has two names.
   first = optuna.trial.FixedTrial({
       'model': 0, 'models[0].kwargs.hidden_dim': 3, 'models[0].settings.lr': 1})
-  assert found.drawn(first) == Configuration(
+  assert parsed.drawn(first) == Configuration(
       'MLP', {'hidden_dim': 3}, {'lr': 1, 'epochs': 7})
   second = optuna.trial.FixedTrial({
       'model': 1, 'models[1].kwargs.hidden_dim': '[8]',
       'models[1].settings.lr': 9})
-  assert found.drawn(second).kwargs == {'hidden_dim': [8]}
+  assert parsed.drawn(second).kwargs == {'hidden_dim': [8]}
   lr = second.distributions['models[1].settings.lr']
   assert (lr.low, lr.high, lr.log) == (0.5, 9, True)
   assert first.distributions['models[0].kwargs.hidden_dim'] == (

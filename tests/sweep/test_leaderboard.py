@@ -28,33 +28,33 @@ ROWS = [
     row(32, 0, 0.8, trials.STOPPED), row(64, 0, state=trials.FAILED)]
 
 
-def widths(found):
-  return [kwargs['width'] for kwargs in found.groups['kwargs']]
+def widths(ranked):
+  return [kwargs['width'] for kwargs in ranked.groups['kwargs']]
 
 
 def test_the_best_mean_comes_first_and_failures_last():
-  found = board(ROWS)
-  assert widths(found) == [16, 32, 8, 64]
-  assert (found.best['key'], found.best['opa']) == ('16-0', 0.9)
-  assert '6 trials: 3 finished, 2 failed, 1 stopped' in found.text('out')
+  leaders = board(ROWS)
+  assert widths(leaders) == [16, 32, 8, 64]
+  assert (leaders.best['key'], leaders.best['opa']) == ('16-0', 0.9)
+  assert '6 trials: 3 finished, 2 failed, 1 stopped' in leaders.text('out')
   assert widths(board([*ROWS, row(4, 0, 0.95)], 'top5'))[:2] == [4, 16]
 
 
 def test_spread_of_seeds():
-  found = board([row(8, seed, 0.1 * (seed + 1)) for seed in range(3)] + [
+  leaders = board([row(8, seed, 0.1 * (seed + 1)) for seed in range(3)] + [
       row(0.123456789, 0, 0.01), row(0.123456789, 1, 0.03), row(10, 0, 0.001)])
-  groups = found.groups
+  groups = leaders.groups
   # Half of the interval: 4.302653 * 0.1 / sqrt(3) = 0.248414.
   assert groups[['opa_mean', 'opa_deviation', 'opa_low', 'opa_high']].iloc[
       0].tolist() == pytest.approx([0.2, 0.1, -0.048414, 0.448414], abs=1e-6)
   assert groups['opa_deviation'].iloc[1] == pytest.approx(0.02 / 2 ** 0.5)
   assert groups['opa_low'].isna().tolist() == [False, True, True]
   assert groups['opa_deviation'].isna().tolist() == [False, False, True]
-  assert found.text('out').splitlines()[1].split()[7:] == [
+  assert leaders.text('out').splitlines()[1].split()[7:] == [
       '0.2', '0.1', '-0.04841', '0.4484']
   # Drawn numbers are rounded for people alone.
-  assert ' 0.1235 ' in found.text('out')
-  assert found.table()['width'].tolist() == [8, 0.123456789, 10]
+  assert ' 0.1235 ' in leaders.text('out')
+  assert leaders.table()['width'].tolist() == [8, 0.123456789, 10]
 
 
 def test_tables_for_programs(tmp_path):
@@ -77,7 +77,7 @@ def test_tables_for_programs(tmp_path):
 
 
 def test_nothing_was_measured(tmp_path):
-  found = board([row(8, 0, state=trials.FAILED, error='=boom')])
-  assert found.best is None and 'best model' not in found.text('out')
-  found.write(tmp_path)
+  leaders = board([row(8, 0, state=trials.FAILED, error='=boom')])
+  assert leaders.best is None and 'best model' not in leaders.text('out')
+  leaders.write(tmp_path)
   assert ",'=boom," in (tmp_path / 'trials.csv').read_text()

@@ -43,10 +43,10 @@ def test_results_come_by_key(monkeypatch):
 
 def test_what_a_task_raises_is_the_error_of_its_item():
   items = [(name, name) for name in ('user', 'exit', 'odd result', 'memory')]
-  found = {key: error for key, result, error in pool.run(
+  errors = {key: error for key, result, error in pool.run(
       pool_tasks.refused, items) if result is None}
-  assert 'pickle' in found.pop('odd result').lower()
-  assert found == {'user': 'a.json: lr must be positive',
+  assert 'pickle' in errors.pop('odd result').lower()
+  assert errors == {'user': 'a.json: lr must be positive',
                    'exit': 'SystemExit: 3',
                    'memory': 'MemoryError: MemoryError'}
 

@@ -73,13 +73,13 @@ def some_rows(out, process):
 
 def workers_of(process):
   """Its children that have loaded TensorFlow."""
-  found = []
+  paths = []
   for path in pathlib.Path('/proc').glob('[0-9]*'):
     with contextlib.suppress(OSError):  # It is gone.
       parent = int((path / 'stat').read_text().rpartition(') ')[2].split()[1])
       if parent == process.pid and 'tensorflow' in (path / 'maps').read_text():
-        found.append(path)
-  return found
+        paths.append(path)
+  return paths
 
 
 def test_a_worker_that_is_killed(start, expected, tmp_path):

@@ -158,13 +158,13 @@ def test_files_that_cannot_be_ranked_have_rows(ranked, folder, tmp_path):
   (folder / 'net_5.npz').unlink()
   (folder / 'net_5.npz').symlink_to(tmp_path / 'gone.npz')
   summary, content = ranked()
-  found = rows_in(content)
-  assert [row['error'] is None for row in found] == [
+  rows = rows_in(content)
+  assert [row['error'] is None for row in rows] == [
       True, False, False, False, True, False, True]
   for number, said in ((1, 'cannot be read as a tile file'),
                        (2, 'config_feat'), (3, '139'), (5, 'does not exist')):
-    assert f'net_{number}.npz' in found[number]['error']
-    assert said in found[number]['error'], found[number]['error']
+    assert f'net_{number}.npz' in rows[number]['error']
+    assert said in rows[number]['error'], rows[number]['error']
   assert len(summary.errors) == 4 and '3 kernels' in summary.text
 
 
@@ -212,7 +212,7 @@ def test_all_legal_tiles_of_files(ranked, tmp_path, monkeypatch):
   empty = {field.name: None
            for field in dataclasses.fields(tile_ranking.KernelRanking)}
   monkeypatch.setattr(
-      tile_search, 'rank_kernel', lambda ranker, found, *asked, at_once:
+      tile_search, 'rank_kernel', lambda ranker, kernel, *asked, at_once:
       tile_ranking.KernelRanking(**{
           **empty, 'name': f'{asked}', 'scored': 4, 'choices': [],
           'opcodes': [], 'notes': ['a note'], 'unfamiliar': []}))
