@@ -1396,7 +1396,7 @@ class _Statistics(tf.keras.layers.Layer):
       first += width
     tiles = stored.get('tiles', _TILES[0])
     _check_choice('feature_stats: tiles', tiles, _TILES)
-    self._initial[..., -1] = tiles == _TILES[1]
+    self._initial[..., -1] = 2.0 * (tiles == _TILES[1])
 
   def _bounds_of(self, stored, table):
     """float32 [minimum and maximum, columns]."""
@@ -1473,6 +1473,11 @@ class _Statistics(tf.keras.layers.Layer):
   def in_elements(self) -> tf.Tensor:
     """Whether tile bounds count elements: bool []."""
     return self._bounds()[0, 0, -1] > 0
+
+  def in_blocks(self) -> tf.Tensor:
+    """Whether a model sees `_Geometry.block_columns`: bool []. Models saved
+    before there were any have another mark for elements."""
+    return self._bounds()[0, 0, -1] > 1
 
   def known(self) -> tf.Tensor:
     """bool []."""
@@ -1551,6 +1556,7 @@ class _Hardware(NamedTuple):
   sublanes: int = 8         # The same, second most minor.
   matrix_side: int = 128    # Of a block of weights in the matrix unit.
   matrix_min_rows: int = 128  # Rows that a block of weights costs at least.
+  cores: int = 1            # Tiles that run at once.
   launch_ns: float = 220.0  # A kernel that does nothing.
   step_ns: float = 45.0     # Overhead of a step for each stream.
   bytes_per_ns: float = 540.0  # Main memory to on-chip memory.
@@ -1560,12 +1566,13 @@ class _Hardware(NamedTuple):
   unhidden: float = 0.05    # Part of the shorter of memory and arithmetic.
 
 
-_TRAINED_CONSTANTS = _Hardware._fields[5:]
-# Where tile bounds count layout tiles, and where they count elements.
+_TRAINED_CONSTANTS = _Hardware._fields[6:]
+# Where tile bounds count layout tiles, and where they count elements: of a GPU.
 _MACHINES = (
     _Hardware(),
     _Hardware(in_elements=1.0, lanes=1, sublanes=1, matrix_side=1,
-              matrix_min_rows=1, matrix_row_ns=0.6 / 128 ** 2,
+              matrix_min_rows=1, cores=132,
+              matrix_row_ns=0.6 / 128 ** 2,
               vector_ns=0.9 / 1024))
 
 
@@ -1800,6 +1807,7 @@ class _Nodes:
     self.sum_bytes = 4 * self.has_convolution * (  # [kernels]
         1 - tf.math.segment_max(has_room, self.kernel_of))
     self._find_update()
+    self._find_summed()
     self._find_transposition(hardware)
 
   def _find_update(self) -> None:
@@ -1817,6 +1825,21 @@ class _Nodes:
     self.written = tf.where(  # [kernels, 6]
         has_update > 0, tf.maximum(_matvec(tiled.order, update.shape), 1),
         tiled.size)
+
+  def _find_summed(self) -> None:
+    """Sets `summed` [kernels, 6], 1 for physical dimensions of the tiled tensor
+    over which a kernel without a product reduces: one program loops there."""
+    reduces = self.opcode_is(_REDUCE) * tf.sign(
+        self._graph.sum_of('producers', self._as_tiled))
+    picked, tiled = self.pick(reduces), self.rows(self.tiled)
+    is_removed = _as_float(tf.constant(_PLACES) < tiled.rank - tf.gather(
+        self.rank, picked)[:, tf.newaxis])
+    removed = tf.reduce_max(
+        _hot(tf.gather(self.column['dimensions'], picked))
+        * tf.expand_dims(is_removed, -1), 1)
+    self.summed = _matvec(tiled.order, removed) * (
+        tf.math.segment_max(reduces, self.kernel_of)
+        * (1 - self.has_convolution))[:, tf.newaxis]
 
   def _find_transposition(self, hardware: _Hardware) -> None:
     """Sets `before_transposition` [nodes], 1 for what it depends on, and its
@@ -1980,6 +2003,10 @@ class _Loops(NamedTuple):
   source: tf.Tensor    # int32 [kernels], the stream of the largest input
   minor_first: tf.Tensor  # int32 [kernels, 18], axes and dimensions of
                        # `source`, each tensor's most minor one first
+  summed: tf.Tensor    # [kernels, 6], see `_Nodes`
+  operands: tf.Tensor  # int32 [kernels, 2], streams: a product's operands, else
+                       # the largest input and output
+  operands_minor_first: tf.Tensor  # int32 [kernels, 12], their dimensions
   hardware: _Hardware
 
 
@@ -2022,8 +2049,7 @@ class _Geometry:
     output_axes = tf.pad(  # [kernels, 6, 12], 1 for a dimension and its axis
         _transposed(tiled.order), [[0, 0], [0, 0], [0, _AXES - _DIMS]])
     conv, pool = _Convolution(graph, nodes, output_axes), _Pool(nodes, tiled)
-    streams, source, source_rank = _streams(
-        graph, nodes, conv, pool, output_axes)
+    streams, picked, ranks = _streams(graph, nodes, conv, pool, output_axes)
     has_filter = tf.expand_dims(nodes.has_convolution, 1) > 0  # [kernels, 1]
     # The filter's, with those that follow the output.
     size = tf.concat([tiled.size, tf.where(  # [kernels, 12]
@@ -2050,9 +2076,11 @@ class _Geometry:
         written=nodes.written, products=nodes.products,
         has_convolution=nodes.has_convolution,
         has_pool=tf.squeeze(nodes.has_pool, 1), vector_ops=nodes.vector_ops,
-        sum_bytes=nodes.sum_bytes, streams=streams, source=source,
+        sum_bytes=nodes.sum_bytes, streams=streams, source=picked[:, 0],
         minor_first=_minor_first(tf.concat(
-            [tiled.rank, rank, source_rank], 1)), hardware=hardware)
+            [tiled.rank, rank, ranks[:, :1]], 1)), summed=nodes.summed,
+        operands=picked[:, 1:],
+        operands_minor_first=_minor_first(ranks[:, 1:]), hardware=hardware)
 
   @staticmethod
   def _bound_columns(order: tf.Tensor, hardware: _Hardware) -> tf.Tensor:
@@ -2083,8 +2111,8 @@ class _Geometry:
 
   @classmethod
   def counts(cls, loops: _Loops, tile: tf.Tensor) -> tuple:
-    """`_Counts`, and the layout tiles of a block of `loops.source`, float32
-    [kernels, 6, configs]."""
+    """`_Counts`, and the layout tiles of a block of each stream, float32
+    [streams, 6, configs]."""
     hardware = loops.hardware
     is_loop = tf.expand_dims(loops.is_loop, -1)  # [kernels, 12, 1]
     size, unit, units = (  # [kernels, 12, 1]
@@ -2102,7 +2130,7 @@ class _Geometry:
     steps = tf.minimum(output_tiles * kernel_tiles, _MOST)
     tile_elements = _product(elements[:, :_DIMS])
     registers = tile_elements / (hardware.lanes * hardware.sublanes)
-    (streams, block, moved, pieces, held), source = cls._traffic(
+    (streams, block, moved, pieces, held), covered = cls._traffic(
         loops, trips, elements)
 
     def of(axes, x):  # 1 on the others.
@@ -2123,11 +2151,11 @@ class _Geometry:
         matrix_rows=is_product * steps * blocks * rows, vector_registers=vector,
         tile_elements=tile_elements,
         footprint_bytes=held + sum_bytes * tile_elements,
-        padding=padding + tf.zeros_like(steps), rounding=rounding), source
+        padding=padding + tf.zeros_like(steps), rounding=rounding), covered
 
   @classmethod
   def columns(cls, loops: _Loops, tile: tf.Tensor, counts: _Counts,
-              source: tf.Tensor) -> tf.Tensor:
+              covered: tf.Tensor) -> tf.Tensor:
     """A network's columns, for each axis, most minor first, and in all.
 
     For an axis, and for a dimension of the largest input: log2 of a block's
@@ -2141,7 +2169,8 @@ class _Geometry:
     unit, units = (tf.expand_dims(x, -1) for x in (  # [kernels, 18, 1]
         tf.concat([loops.unit, tf.gather(s.unit, loops.source)], 1),
         tf.concat([loops.units, tf.gather(s.whole, loops.source)], 1)))
-    block = tf.concat([tile, source], 1)  # [kernels, 18, configs]
+    block = tf.concat(  # [kernels, 18, configs]
+        [tile, tf.gather(covered, loops.source)], 1)
     blocks = tf.math.ceil(units / block)  # [kernels, 18, configs]
     elements = block * unit  # [kernels, 18, configs]
     whole = tf.cast(tf.minimum(elements, 2.0 ** 30), tf.int32)
@@ -2163,9 +2192,85 @@ class _Geometry:
         [0, 2, 1])
 
   @staticmethod
+  def waves(loops: _Loops, tile: tf.Tensor) -> tuple:
+    """The number of tiles that can run at once, in waves on all cores, and the
+    waves in whole numbers: float32 [kernels, configs]."""
+    beside = tf.where((loops.is_loop[:, :_DIMS] > 0) & ~(loops.summed > 0),
+                      loops.units[:, :_DIMS], 1.0)[..., tf.newaxis]
+    number = _product(tf.math.ceil(beside / tile[:, :_DIMS]))
+    waves = number / loops.hardware.cores
+    return number, waves, tf.math.ceil(waves)
+
+  @classmethod
+  def block_columns(cls, loops: _Loops, tile: tf.Tensor,
+                    covered: tf.Tensor) -> tf.Tensor:
+    """A network's further columns where tiles are blocks of a GPU's program.
+
+    Of the blocks that run side by side log2 of their number, of the rounding up
+    to whole waves and of the waves, and the part of a wave; `_of_operands`; and
+    for each of `_sides` a peak at each power of 2 from 8 to 256, because what a
+    block costs jumps there, as registers and instructions of other shapes do.
+    Shapes: float32 [kernels, configs, 29], about 1 at most.
+    """
+    number, waves, whole = cls.waves(loops, tile)
+    sides = tf.expand_dims(tf.clip_by_value(  # [kernels, 3, 1, configs]
+        _log2(cls._sides(loops, tile, covered)), 3.0, 8.0), 2)
+    peaks = tf.maximum(  # [kernels, 3, 6, configs]
+        0.0, 1 - tf.abs(sides - [[float(power)] for power in range(3, 9)]))
+    return tf.transpose(tf.concat([  # [kernels, 29, configs]
+        tf.stack([_log2(number) / 5, _log2(whole / waves) / 2,
+                  _log2(whole) / 5, tf.minimum(waves, 1.0)], 1),
+        cls._of_operands(loops, covered),
+        tf.reshape(peaks, [tf.shape(tile)[0], -1, tf.shape(tile)[2]])], 1),
+        [0, 2, 1])
+
+  @staticmethod
+  def _of_operands(loops: _Loops, covered: tf.Tensor) -> tf.Tensor:
+    """Of what a tile reads of `loops.operands` along their two most minor
+    dimensions log2 of bytes and elements; whether a product sums over the most
+    minor one, as matrix units want it; and of an element log2 of its bytes.
+    Shapes: float32 [kernels, 7, configs]."""
+    s, both = loops.streams, tf.reshape(loops.operands, [-1])  # [2 kernels]
+
+    def minor(x, places):  # Of x [2 kernels, 6, any] -> [kernels, places, any].
+      return tf.gather(
+          tf.reshape(x, [-1, 2 * _DIMS, tf.shape(x)[2]]), tf.gather(
+              loops.operands_minor_first, places, axis=1), batch_dims=1)
+
+    lengths = minor(  # [kernels, 4, configs]
+        tf.gather(covered, both), [0, 1, _DIMS, _DIMS + 1])
+    contracted = tf.pad(  # [kernels, 12]
+        loops.features[:, _DIMS:], [[0, 0], [_DIMS, 0]])
+    is_summed = minor(_as_float(tf.reduce_sum(  # [kernels, 2, 1]
+        tf.gather(s.per_element, both)
+        * tf.repeat(contracted, 2, 0)[:, tf.newaxis], 2, keepdims=True) > 0),
+                      [0, _DIMS])
+    size = tf.reshape(  # [kernels, 2, 1], bytes
+        tf.gather(s.tile_bytes, both), [-1, 2, 1])
+    sizes = tf.reshape(tf.pad(  # [kernels, 4, 1]
+        size, [[0, 0], [0, 0], [0, 1]], constant_values=1.0), [-1, 4, 1])
+    return tf.concat([
+        _log2(lengths * sizes) / 5, tf.concat(
+            [is_summed, _log2(size[:, :1]) / 2], 1)
+        + tf.zeros_like(lengths[:, :1])], 1)
+
+  @staticmethod
+  def _sides(loops: _Loops, tile: tf.Tensor, covered: tf.Tensor) -> tf.Tensor:
+    """A tile's two most minor sides, and what it sums over in a product, else
+    the most minor side of the input: float32 [kernels, 3, configs]."""
+    sides = tf.gather(
+        tf.concat([tile, tf.gather(covered, loops.source)], 1),
+        tf.gather(loops.minor_first, [0, 1, _AXES], axis=1), batch_dims=1)
+    contracted = loops.features[:, _DIMS:, tf.newaxis] > 0  # [kernels, 6, 1]
+    of_sum = _product(  # [kernels, configs]
+        tf.where(contracted, tile[:, _DIMS:], 1.0))[:, tf.newaxis]
+    return tf.concat([sides[:, :2], tf.where(
+        tf.reduce_any(contracted, 1, keepdims=True), of_sum, sides[:, 2:])], 1)
+
+  @staticmethod
   def _traffic(loops: _Loops, trips: tf.Tensor, elements: tf.Tensor) -> tuple:
     """(streams, block bytes, moved bytes, pieces, bytes held on chip), all
-    [kernels, configs]; and the blocks of `loops.source`, see `counts`.
+    [kernels, configs]; and every stream's blocks, see `counts`.
 
     A block stays on chip while the next step needs it too. It changes with the
     loops that its tensor follows, and is fetched again whenever a loop outside
@@ -2196,7 +2301,7 @@ class _Geometry:
     return tuple(
         tf.math.unsorted_segment_sum(x, s.kernel, tf.shape(trips)[0])
         for x in (tf.ones_like(block), block, block * fetches,
-                  pieces * fetches, held)), tf.gather(covered, loops.source)
+                  pieces * fetches, held)), covered
 
 
 def _streams(graph: _Graph, nodes: _Nodes, conv: '_Convolution',
@@ -2206,8 +2311,9 @@ def _streams(graph: _Graph, nodes: _Nodes, conv: '_Convolution',
   Parameters from which the image or the filter is computed follow its loops;
   other inputs and outputs follow the tiled tensor's.
 
-  Returns `_Streams`; each kernel's largest input that is not a filter, else an
-  output, int32 [kernels]; and its rank, [kernels, 1].
+  Returns `_Streams`; of each kernel the largest input that is not a filter,
+  else an output, and `_Loops.operands`, int32 [kernels, 3]; and their ranks,
+  [kernels, 3].
   """
   of_kinds = tf.stack([
       nodes.inputs * conv.in_image, nodes.inputs * conv.in_filter,
@@ -2246,15 +2352,21 @@ def _streams(graph: _Graph, nodes: _Nodes, conv: '_Convolution',
       tf.gather(nodes.stored_bytes, index) / tf.gather(nodes.padded, source), 1)
   streams = _laid_out(kernel, kind, rows, follow @ axes, matched @ window,
                       element_bytes, is_operand)
-  is_input = tf.equal(kind % 2, 0)  # bool [streams]
-  score = (  # [streams]
-      tf.where(is_input, 1.0, 1 / _MOST) * _product(rows.size))
-  most = tf.math.unsorted_segment_max(  # [kernels]
-      score, kernel, graph.kernels)
-  largest = tf.math.unsorted_segment_max(
-      tf.where(tf.equal(score, tf.gather(most, kernel)), number, 0), kernel,
-      graph.kernels)
-  return streams, largest, tf.gather(rows.rank, largest)
+  size = _product(rows.size)
+  is_input, is_operand = tf.equal(kind % 2, 0), is_operand[:, 0]
+
+  def largest(score):  # int32 [kernels]
+    most = tf.math.unsorted_segment_max(score, kernel, graph.kernels)
+    return tf.math.unsorted_segment_max(
+        tf.where(tf.equal(score, tf.gather(most, kernel)), number, 0), kernel,
+        graph.kernels)
+
+  score = tf.where(is_input, 1.0, 1 / _MOST) * size
+  of_output = tf.where(tf.equal(kind, _KINDS.index('output')), size, 0.0)
+  picked = tf.stack([largest(score), *(
+      largest(tf.where(is_operand & tf.equal(kind, i), 2 * _MOST, other))
+      for i, other in enumerate((score, of_output)))], 1)
+  return streams, picked, tf.gather(rows.rank[:, 0], picked)
 
 
 def _laid_out(kernel: tf.Tensor, kind: tf.Tensor, rows: _NodeRows,
@@ -2628,8 +2740,11 @@ def _log_raw(x: tf.Tensor) -> tf.Tensor:
 class AnalyticTileModel(_Ranker):
   """The logarithm of an analytic runtime: `_Machine` on `_Counts`.
 
-  Only the physical constants are trained; it ranks without any training. It
-  needs `feature_stats`, which become a variable only if it finds them.
+  Its constants are a TPU's. Where tiles count elements, they are a GPU's, whose
+  cores take tiles side by side: then all but the bytes moved counts by whole
+  waves of them. Only the physical constants are trained; it ranks without any
+  training. It needs `feature_stats`, which become a variable only if it finds
+  them.
   """
 
   def __init__(self, num_configs: int, num_ops: int, *,
@@ -2661,7 +2776,12 @@ class AnalyticTileModel(_Ranker):
 
   def _score(self, graph, loops, config_feats):
     raw = self._statistics.raw('config', config_feats)
-    counts, _ = _Geometry.counts(loops, _Geometry.tiles(loops, raw))
+    tile = _Geometry.tiles(loops, raw)
+    counts, _ = _Geometry.counts(loops, tile)
+    _, waves, whole = _Geometry.waves(loops, tile)
+    idle = whole / waves  # 1 on a single core.
+    counts = counts._replace(**{name: idle * getattr(counts, name) for name in (
+        'steps', 'pieces', 'matrix_rows', 'vector_registers')})
     return self._machine(counts, loops.hardware)[0] + self._statistics.zero()
 
 
@@ -2676,7 +2796,9 @@ class MyEarlyJoinSAGE(_TileRanker):
   sharpness is the trust in the analytic time. The loss adds `LogMSE`, which
   fits the physical constants to the runtimes, and the mean square of the
   learned score times the square of sharpness / 10, at most 1, against learning
-  too much from few kernels. Without statistics only the learned score is left.
+  too much from few kernels; where tiles count elements, whose machine the
+  analytic time does not know, it leaves that out. Without statistics only the
+  learned score is left.
 
   Args:
     feature_stats: the features' scale, see `_Statistics`.
@@ -2718,17 +2840,27 @@ class MyEarlyJoinSAGE(_TileRanker):
             _Geometry.loops(graph, raw, _Geometry.hardware(self._statistics)))
 
   def _first(self, layer: _DenseNorm, feats: tf.Tensor,
-             known: Sequence[tf.Tensor],
-             embedded: Sequence[tf.Tensor] = ()) -> tf.Tensor:
+             known: Sequence[tf.Tensor], embedded: Sequence[tf.Tensor] = (),
+             further: Optional[Callable[[], tf.Tensor]] = None) -> tf.Tensor:
     """A first layer on the `known` columns, or on scaled ones without
-    statistics. Its weights have rows for both."""
+    statistics. Its weights have rows for both; `further` columns, if a model
+    sees them, take the scaled ones' rows, as many as there are."""
     kernel, bias = layer.dense.kernel, layer.dense.bias
     scaled = len(_LOG_SCALES) * feats.shape[-1]
     others = scaled + sum(x.shape[-1] for x in embedded)
+
+    def on_known():
+      return _matmul(
+          tf.concat([*embedded, *known], -1), kernel[scaled:], bias)
+
+    def on_more():
+      columns = further()[..., :scaled]
+      return on_known() + _matmul(columns, kernel[:columns.shape[-1]])
+
     return layer.finish(tf.cond(
         self._statistics.known(),
-        lambda: _matmul(
-            tf.concat([*embedded, *known], -1), kernel[scaled:], bias),
+        lambda: tf.cond(self._statistics.in_blocks(), on_more, on_known)
+        if further else on_known(),
         lambda: _matmul(
             tf.concat([_log_scales(feats), *embedded], -1),
             kernel[:others], bias)))
@@ -2746,11 +2878,13 @@ class MyEarlyJoinSAGE(_TileRanker):
     encoded, loops = encoded
     raw = self._statistics.raw('config', config_feats)
     tile = _Geometry.tiles(loops, raw)
-    counts, source = _Geometry.counts(loops, tile)
+    counts, covered = _Geometry.counts(loops, tile)
     log_times, shares = self._machine(counts, loops.hardware)
     z = self._first(self._config_encoder, config_feats, [
-        _log_raw(raw), _Geometry.columns(loops, tile, counts, source),
-        _log_raw(tf.stack(counts, -1)), tf.stop_gradient(shares)])
+        _log_raw(raw), _Geometry.columns(loops, tile, counts, covered),
+        _log_raw(tf.stack(counts, -1)), tf.stop_gradient(shares)],
+                    further=lambda: _Geometry.block_columns(
+                        loops, tile, covered))
     return (self._score_configs(graph, encoded, z),
             _as_float(self._statistics.known()) * log_times)
 
@@ -2761,6 +2895,7 @@ class MyEarlyJoinSAGE(_TileRanker):
     time_loss = tf.reduce_mean(
         LogMSE().call(tf.cast(labels, log_times.dtype), log_times))
     sure = tf.minimum(tf.stop_gradient(self._machine.sharpness()) / 10, 1.0)
+    sure *= 1 - _as_float(self._statistics.in_blocks())
     own_loss = time_loss + sure ** 2 * tf.reduce_mean(learned ** 2)
     return (self._sum(learned, log_times),
             _as_float(self._statistics.known()) * own_loss)

@@ -1,8 +1,8 @@
 """Matrix products, tiles in elements, and columns of the axes: by hand."""
 
-
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from support import feature_tiles
 from support import model_checks as checks
@@ -149,6 +149,110 @@ def test_steps_by_hand():
   # Two blocks of 512 bytes, 2 to the 4th times 64; of each the next one too.
   np.testing.assert_allclose(block, 2 * [1] + 10 * [0])
   np.testing.assert_allclose(held, 2 * [1] + [.5] + 9 * [0])
+
+
+# --- Columns of blocks that run side by side ---------------------------------
+
+
+def block_columns_of(kernel, tiles='elements'):
+  """The groups of the columns of the first configuration."""
+  geo, loops, cut = feature_tiles.tensorflow_tiles(
+      kernel, checks.stats_of([kernel]), tiles=tiles)
+  columns = geo.block_columns(loops, cut, geo.counts(loops, cut)[1]).numpy()
+  assert columns.shape == (1, kernel.num_configs, 29)
+  waves, runs, summed, size, peaks = np.split(columns[0, 0], [4, 8, 10, 11])
+  return {'waves': waves, 'runs': runs, 'summed': summed, 'bytes': size,
+          'peaks': peaks.reshape(3, 6)}
+
+
+def peak(power):
+  return [float(i == power) for i in range(3, 9)]
+
+
+def test_block_columns_of_a_product_whose_operands_are_both_k_major():
+  """[64, 96] x [96, 80], the latter stored by columns."""
+  kernel = kernel_of(
+      [(READ, (64, 96), []),
+       (READ, (96, 80), [], {'layout_minor_to_major': (0, 1)}),
+       ('dot', (64, 80), [0, 1])], [(16, 32)], [(8, 32)])
+  columns = block_columns_of(kernel)
+  # 4 x 3 of 132 cores: 11 times as many are idle or busy.
+  np.testing.assert_allclose(columns['waves'], [
+      np.log2(12) / 5, np.log2(11) / 2, 0, 12 / 132], rtol=1e-5, atol=1e-6)
+  # 8 along K in both, of 4 bytes; 16 rows of them, and 32 columns.
+  np.testing.assert_allclose(columns['runs'], [1, 4 / 5, 1, 1], rtol=1e-5)
+  np.testing.assert_array_equal(columns['summed'], [1, 1])
+  assert columns['bytes'] == 1
+  # The tile's minor side, the other one, and K.
+  np.testing.assert_allclose(columns['peaks'], [peak(5), peak(4), peak(3)],
+                             atol=1e-5)
+  kernel.node_feat[1, 134:136] = (1, 0)  # Row by row: 32 are side by side.
+  columns = block_columns_of(kernel)
+  np.testing.assert_allclose(columns['runs'], [1, 4 / 5, 7 / 5, 3 / 5],
+                             rtol=1e-5)
+  np.testing.assert_array_equal(columns['summed'], [1, 0])
+
+
+def test_blocks_along_a_reduction_do_not_run_side_by_side():
+  """Each row of [1000, 512] less its sum: a program takes whole rows."""
+  kernel = kernel_of(
+      [(READ, (1000, 512), []),
+       ('reduce', (1000,), [0], {'dimensions': (1,)}),
+       ('broadcast', (1000, 512), [1]), ('subtract', (1000, 512), [0, 2])],
+      [(3, 48)])
+  columns = block_columns_of(kernel)
+  # 334 of 132 take 3 waves of 396; without a reduction it would be 3674.
+  np.testing.assert_allclose(columns['waves'], [
+      np.log2(334) / 5, np.log2(396 / 334) / 2, np.log2(3) / 5, 1], rtol=1e-5)
+  run = np.log2(48 * 4) / 5
+  np.testing.assert_allclose(
+      columns['runs'], 2 * [run, np.log2(3) / 5], rtol=1e-5)
+  assert not columns['summed'].any()
+  half = np.log2(48) - 5  # Between 32 and 64; 3 is below all peaks.
+  between = [0, 0, 1 - half, half, 0, 0]
+  np.testing.assert_allclose(columns['peaks'], [between, peak(3), between],
+                             rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize('mark,sees', [(0.0, False), (1.0, False), (2.0, True)])
+def test_only_models_of_elements_made_since_see_them(mark, sees):
+  """Saved models keep their scores: 1 is the mark of earlier ones."""
+  kernel = dot_kernel((64, 96), (96, 80), (64, 80), [(16, 32), (32, 16)],
+                      [(8, 32), (8, 16)])
+  stats = checks.stats_of([kernel])
+  model = checks.make('MyEarlyJoinSAGE', feature_stats={
+      **stats.to_json(), 'tiles': 'elements'})
+  checks.scores_untraced(model, kernel, stats)
+  table = model._statistics._table
+  assert table[0, 0, -1] == 2  # Of a new model.
+  rng = np.random.default_rng(0)
+  model._scorer.kernel.assign(rng.normal(size=model._scorer.kernel.shape))
+  table.assign(tf.concat([table[..., :-1], 0 * table[..., -1:] + mark], -1))
+  before = checks.scores_untraced(model, kernel, stats)
+  shared = model._config_encoder.dense.kernel[:3 * stats.config.num_used]
+  shared.assign(-shared)
+  assert (np.abs(checks.scores_untraced(model, kernel, stats) - before).max()
+          > 1e-3) == sees
+
+
+def test_the_analytic_time_counts_whole_waves_of_elements():
+  """133 tiles take the 132 cores twice; of layout tiles there is one core."""
+  kernel = kernel_of([(READ, (133, 64), []), ('tanh', (133, 64), [0])],
+                     [(1, 64), (133, 64)])
+  stats = checks.stats_of([kernel])
+  for tiles, work in (('elements', np.array([2 / (133 / 132), 132])),
+                      ('layout tiles', np.ones(2))):
+    model = checks.make('AnalyticTileModel', feature_stats={
+        **stats.to_json(), 'tiles': tiles})
+    found = checks.scores_untraced(model, kernel, stats)
+    c, n = model.constants(), counts_of(kernel, tiles)
+    memory = (n['moved_bytes'] / c['bytes_per_ns']
+              + c['piece_ns'] * work * n['pieces'])
+    vector = c['vector_ns'] * work * n['vector_registers']
+    np.testing.assert_allclose(np.exp(found), (
+        c['launch_ns'] + c['step_ns'] * n['streams'] * work * n['steps']
+        + n['block_bytes'] / c['bytes_per_ns'] + np.maximum(memory, vector)
+        + c['unhidden'] * np.minimum(memory, vector)), rtol=1e-4)
 
 
 # A tensor [16, 6, 40] with its last two dimensions exchanged, and a row.

@@ -66,4 +66,5 @@ def test_the_machine_is_the_one_of_the_analytic_model():
   assert preset.pop('lanes') == preset.pop('matrix_side') == tiles.LANES
   assert preset.pop('sublanes') == tiles.SUBLANES
   assert preset.pop('matrix_min_rows') == tiles.LANES
+  assert preset.pop('cores') == 1
   assert preset == dataclasses.asdict(explain.TpuConstants())
