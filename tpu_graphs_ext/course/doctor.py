@@ -203,8 +203,7 @@ def cache_findings(data_root: str) -> Iterator[Finding]:
 def _is_cache_of(path: str, least_configs: int, sources: list[str]) -> bool:
   """Whether it is newer than the files and has all of their kernels."""
   try:
-    with open(path + '.tiles.txt', encoding='utf-8') as file:
-      names = file.read().split()
+    names = files.read_file(path + '.tiles.txt').decode().split()
     arrays, _ = npz.read_arrays(path, ['config_ranges'])
     cached = dict(zip(names, np.diff(arrays['config_ranges']).tolist()))
     there = {os.path.basename(source)[:-len('.npz')]:
@@ -212,7 +211,7 @@ def _is_cache_of(path: str, least_configs: int, sources: list[str]) -> bool:
     return os.path.getmtime(path) >= max(map(os.path.getmtime, sources)) and (
         cached == {name: configs for name, configs in there.items()
                    if configs >= least_configs})
-  except (OSError, KeyError, ValueError, npz.DamagedError):
+  except (OSError, KeyError, ValueError, npz.DamagedError, UserError):
     return False
 
 

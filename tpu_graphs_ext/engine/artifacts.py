@@ -221,7 +221,9 @@ def _rules(run_info: Any) -> Iterator[tuple[str, Any, bool, str]]:
       ('final_error', _each(_each(_is_number)), 'numbers by split and number'),
       ('final_kendall', _each(_is_number), 'numbers by split'),
       ('final_opa', _each(_is_number), 'numbers by split'),
-      ('seconds', _each(_is_number), 'numbers')):
+      ('seconds', _each(_is_number), 'numbers'),
+      ('models_py', _each(_is_text), 'texts'),
+      ('data', _each(_is_text), 'texts')):
     yield field, run_info.get(field, {}), holds(run_info.get(field, {})), rule
   for field, of in (('host', run_info), ('data_root', args),
                     ('data_root', run_info.get('settings', {}))):
@@ -229,6 +231,10 @@ def _rules(run_info: Any) -> Iterator[tuple[str, Any, bool, str]]:
   opcodes = run_info.get('opcodes', [])
   yield 'opcodes', opcodes, _list_of(_is_whole)(opcodes), (
       'a list of whole numbers')
+
+
+def _is_text(value: Any) -> bool:
+  return isinstance(value, str)
 
 
 def _is_whole(value: Any) -> bool:

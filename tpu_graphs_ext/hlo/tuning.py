@@ -87,7 +87,8 @@ def write_results(path: str, results: Sequence[Union[Kernel, LayoutGraph]],
         target = pathlib.Path(out_dir, source.name)
         contents[target] = source.read_bytes()
         if os.path.lexists(target) and (
-            not target.is_file() or target.read_bytes() != contents[target]):
+            not target.is_file()
+            or files.read_file(str(target)) != contents[target]):
           raise UserError(
               f'{target}: does not hold what featurize would write, so it is '
               'not replaced; move it away, or choose another folder')

@@ -121,11 +121,9 @@ def _settings(model_dir: str, loading: LoadSettings,
   stats, num_ops = scoring.normalisation(run, loading)
   models_py = files.full_path(
       origin.models_file_of(folder, run.info, loading))
-  with open(models_py, 'rb') as file:
-    source_sum = hashlib.sha256(file.read()).hexdigest()
   basis = _hash_of([
       _FORMAT, tpu_graphs_ext.__version__, tf.__version__, np.__version__,
-      run.info, files.sums(folder), source_sum, stats.to_json(),
+      run.info, files.sums(folder), files.sha256(models_py), stats.to_json(),
       num_ops, loading.keep_repeats, asked])
   return Settings(basis, folder, dataclasses.replace(
       loading, models_py='' if models_py == loading.task.models_file
