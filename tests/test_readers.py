@@ -8,6 +8,7 @@ import gzip
 import io
 import json
 import os
+import pathlib
 
 import numpy as np
 import pytest
@@ -20,8 +21,7 @@ from tpu_graphs_ext.course import allowed_imports, sandbox, swap, zip_file
 from tpu_graphs_ext.data import cache, check, kernel, npz
 from tpu_graphs_ext.engine import artifacts, foreign, predictions_csv
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.hlo import lowering, tuning
-from tpu_graphs_ext.serving import kernel_sources
+from tpu_graphs_ext.hlo import featurize, kernel_sources, lowering, tuning
 from tpu_graphs_ext.sweep import grid
 from tpu_graphs_ext.tasks import tile
 from tpu_graphs_ext.traces import calibrate, kineto
@@ -80,6 +80,11 @@ READERS = {
     'files.py require_kind': (
         lambda: b'abc', lambda path: files.require_kind(path, 'abc', 'file')),
     'files.py read_json': (lambda: JSON, files.read_json),
+    'hlo/featurize.py _kernels': (
+        lambda: b'module,runtime_ns\na.pb,12\n', lambda path: (
+            pathlib.Path(path).with_name('modules.json').write_text(
+                '{"modules": [{"module": "a.pb"}, 3]}'),
+            featurize._kernels(path, 'v3', '', '', []))),
     'hlo/lowering.py require_names': (
         lambda: MODELS, lambda path: lowering.require_names(
             f'{path}:f', 'f32[2]'), '.py'),
@@ -91,7 +96,7 @@ READERS = {
     'load_models.py require_in_text': (
         lambda: MODELS, lambda path: load_models.require_in_text(
             'M', ['width'], path)),
-    'serving/kernel_sources.py open_source': (
+    'hlo/kernel_sources.py open_source': (
         lambda: tiny_tuning.tile_data().SerializeToString(),
         kernel_sources.open_source),
     'sweep/grid.py read': (
@@ -119,11 +124,12 @@ ELSEWHERE = {
     'engine/resume.py ResumeFolder': 'engine/test_resume.py',
     'engine/saved_weights.py read': 'engine/test_saved_weights.py',
     'files.py _sum_of': 'test_files.py',
-    'hlo/tuning.py featurize_file': 'hlo/test_hlo_tuning.py',
+    'hlo/featurize.py _measured': 'hlo/test_kernel_modules.py',
+    'hlo/tuning.py write_results': 'hlo/test_hlo_tuning.py',
     'hlo/tuning.py _require_one_task': 'hlo/test_hlo_tuning.py',
     'sample/write.py _statistics_in': 'sample/test_sample_write.py',
     'serving/export.py _require_ours': 'serving/test_export.py',
-    'serving/kernel_sources.py open_all': 'serving/test_tile_search.py',
+    'hlo/kernel_sources.py open_all': 'serving/test_tile_search.py',
     'sweep/rank_many.py _settings': 'sweep/test_rank_many.py',
     'sweep/trials.py _storage': 'sweep/test_sweep.py'}
 # What opens files without the opener: its own, or those of the package.
@@ -135,7 +141,7 @@ OPENS = {
     'engine/origin.py remember', 'engine/saved_weights.py _of_checkpoint',
     'files.py open_ordinary', 'files.py new_file', 'files.py new_folder',
     'files.py held_folder', 'hlo/protos.py _define',
-    'hlo/tuning.py featurize_file', 'sample/kernels.py unpacked',
+    'hlo/tuning.py write_results', 'sample/kernels.py unpacked',
     'serving/block_kernels.py checked', 'stacks/versions.py _stack',
     'sweep/pool.py called', 'sweep/rank_many.py _journal'}
 _READING = {'open_ordinary', 'read_file', 'read_json', 'sha256', 'opened',

@@ -13,7 +13,7 @@ import numpy as np
 
 from tpu_graphs_ext import files
 from tpu_graphs_ext.data.kernel import Kernel
-from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.errors import UserError, reason_of
 from tpu_graphs_ext.hlo import (
   features,
   kernel_sources,
@@ -52,7 +52,12 @@ def _kernels(path: str, tpu: str, jax_python: str, shapes: str,
   if os.path.isfile(files.full_path(path)):
     content = files.read_file(path, unpack=True)
   if content.startswith(_COLUMNS):
-    return _measured(path, content.decode(errors='replace'))
+    try:
+      return _measured(path, content.decode(errors='replace'))
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+      raise UserError(f'{path}: it, or modules.json beside it, is damaged '
+                      f'({type(error).__name__}: {reason_of(error)})'
+                      ) from error
   if content and not _is_program(content):
     return tuning.read_results(path)
   source = kernel_sources.read_source(path, shapes, tpu, jax_python)
