@@ -1655,8 +1655,8 @@ class _Nodes:
     self.rank = tf.reduce_sum(_as_float(sizes > 0), -1)  # [nodes]
     self.shape = tf.maximum(sizes, 1)  # [nodes, 6]
     self.elements = _product(self.shape)  # [nodes]
-    self.log_elements = tf.reduce_sum(tf.math.log(self.shape), -1)  # [nodes]
-    self._tie_break = self.log_elements / 1000  # [nodes], below 0.2
+    self._tie_break = tf.reduce_sum(  # [nodes], below 0.2
+        tf.math.log(self.shape), -1) / 1000
     types = _as_float(self.column['element_type'] > 0)  # [nodes, 19]
     self.element_bytes = tf.reduce_max(types * _ELEMENT_BYTES, -1)  # [nodes]
     self.element_bytes += 4 * _as_float(self.element_bytes == 0)
@@ -2278,9 +2278,12 @@ class _Geometry:
     more major one into one contiguous piece.
     """
     s = loops.streams
+    done = []  # [kernels, configs]; takes a tenth of `tf.math.cumprod`'s time
+    for trip in tf.unstack(trips, axis=1):
+      done.append(trip * done[-1] if done else trip)
     # Fetches where a loop is the innermost one that changes the block.
     rounds = tf.where(  # [kernels, 12, configs]
-        trips > 1, tf.math.cumprod(trips, 1), 1.0)
+        trips > 1, tf.stack(done, 1), 1.0)
     elements, rounds = (  # [streams, 12, configs]
         tf.gather(x, s.kernel) for x in (elements, rounds))
     covered = tf.clip_by_value(  # [streams, 6, configs]
@@ -2508,11 +2511,8 @@ class _ConvolutionDims:
 
   def __init__(self, columns: Mapping[str, tf.Tensor], conv: _NodeRows,
                exists: tf.Tensor):
-    # Of batch and features a matrix product with a vector lacks one.
-    named = tf.reduce_sum(_as_float(  # [kernels, 1]
-        columns['convolution'][:, -2:] >= 0), -1, keepdims=True)
     self.spatial = exists * _as_float(  # [kernels, 4]
-        tf.constant(_PLACES[:_SPATIAL]) < conv.rank - named)
+        tf.constant(_PLACES[:_SPATIAL]) < conv.rank - 2)
     on_spatial = tf.expand_dims(self.spatial, -1)  # [kernels, 4, 1]
     numbers = (_hot(columns['convolution'])  # [kernels, 14, 6]
                * tf.expand_dims(exists, -1))
@@ -2551,8 +2551,6 @@ class _Convolution:
     columns.update({
         name: tf.where(is_dot[:, tf.newaxis], column, columns[name])
         for name, column in of_dot.items()})
-    columns['convolution'] = self._standard_if_unknown(
-        columns['convolution'], conv.rank)
     dims = _ConvolutionDims(columns, conv, exists)
     is_swapped = tf.where(is_dot, dot_is_swapped, self._filter_is_first(
         dims, conv.shape, columns['window'], both))
@@ -2562,19 +2560,6 @@ class _Convolution:
     self._find_axes(dims, conv.shape, columns, output_axes, exists)
     self.in_image, self.in_filter = map(
         self._parameters_of, (self.image, self.filter))
-
-  @staticmethod
-  def _standard_if_unknown(numbers, rank) -> tf.Tensor:
-    """Dimension numbers; TensorFlow's default, NHWC and HWIO, where all are 0.
-
-    They are missing if no train kernel is a convolution.
-    """
-    first, last = tf.zeros_like(rank), rank - 1
-    spatial = tf.constant(_PLACES[:_SPATIAL]) + first
-    standard = tf.concat(
-        [first, last, spatial + 1, last - 1, last, spatial, first, last], 1)
-    known = tf.reduce_any(numbers != 0, 1, keepdims=True)
-    return tf.where(known, numbers, standard)
 
   def _filter_is_first(self, dims, shape, window, both) -> tf.Tensor:
     """Bool [kernels]. Each size that agrees speaks for the filter, the batch's
@@ -2589,9 +2574,7 @@ class _Convolution:
     first, last = (  # [kernels]
         tf.reduce_sum(weights * _as_float(tf.equal(
             _matvec(dims_of_filter, rows.shape), sizes)), -1)
-        # Else the smaller.
-        - tf.gather(self._nodes.log_elements, operand) / 500
-        for operand, rows in zip(both, map(self._nodes.rows, both)))
+        for rows in map(self._nodes.rows, both))
     return first >= last
 
   def _find_axes(self, dims, shape, columns, output_axes, exists) -> None:
@@ -2599,9 +2582,6 @@ class _Convolution:
     image_sizes, output_sizes = (  # [kernels, 4]
         _matvec(dims.image_spatial, image_shape),
         _matvec(dims.output_spatial, shape))
-    strides = tf.where(  # [kernels, 4]; 0: unknown.
-        columns['stride'] > 0, columns['stride'],
-        tf.round(tf.math.divide_no_nan(image_sizes, output_sizes)))
     spatial_axes = dims.output_spatial @ output_axes  # [kernels, 4, 12]
     batch_axis, feature_axes = tf.unstack(  # [kernels, 12]
         dims.output @ output_axes, axis=1)
@@ -2635,7 +2615,7 @@ class _Convolution:
     spread, stride = (  # [kernels, 4]
         tf.where(is_tap > 0, x / tf.maximum(columns['base_dilation'], 1.0), 1.0)
         for x in (tf.maximum(columns['window_dilation'], 1.0),
-                  tf.maximum(strides, 1.0)))
+                  tf.maximum(columns['stride'], 1.0)))
     self.image_follow = (  # [kernels, 6, 12]
         _outer(dims.image_batch, tf.where(
             columns['batch_groups'] > 1, batch_group, batch_axis))

@@ -54,18 +54,6 @@ def test_a_matrix_product_in_any_order(order, swapped):
     np.testing.assert_allclose(counts[name], values, err_msg=name)
 
 
-@pytest.mark.parametrize('vector', [(3, 10), (10,)])
-def test_products_with_vectors_are_cut_along_the_batch(vector):
-  """[3, 6, 10] x a vector for each of 3, or one for all."""
-  counts = counts_of(dot_kernel(
-      (3, 6, 10), vector, (3, 6), [(3, 6), (1, 6), (3, 2)]))
-  np.testing.assert_array_equal(counts['steps'], [1, 3, 3])
-  np.testing.assert_array_equal(counts['matrix_rows'], [180] * 3)
-  whole = np.prod(vector)
-  np.testing.assert_array_equal(counts['block_bytes'], [
-      4 * (180 + whole + 18), 4 * (60 + 10 + 6), 4 * (60 + whole + 6)])
-
-
 # --- Tiles that count elements -----------------------------------------------
 
 

@@ -5,9 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from support import feature_tiles, tiny_hlo, tiny_kernels
+from support import feature_tiles, tiny_kernels
 from support import model_checks as checks
-from support.feature_tiles import kernel_of_module as kernel_of
 from tpu_graphs_ext import load_models
 from tpu_graphs_ext.analytic import explain, geometry
 from tpu_graphs_ext.data import read, schema
@@ -26,20 +25,6 @@ def tensorflow_counts(kernel, stats, given=None, tiles='layout tiles'):
       kernel, stats, given, tiles)
   return {name: value.numpy()[0].astype(float)
           for name, value in geo.counts(loops, cut)[0]._asdict().items()}
-
-
-def test_a_convolution_without_its_columns():
-  """As after training on none: NHWC and HWIO, strides by the sizes."""
-  kernel = kernel_of(
-      tiny_hlo.convolution(), [[2, 4, 1, 1], [4, 1, 2, 3]],
-      [[3, 1, 16, 1], [2, 3, 32, 3]])
-  node_feat = kernel.node_feat.copy()
-  node_feat[:, 37:109] = 0  # Windows, dimension numbers, groups.
-  bare = dataclasses.replace(kernel, node_feat=node_feat)
-  counts = tensorflow_counts(bare, checks.stats_of([bare]))
-  expected = tensorflow_counts(kernel, checks.stats_of([kernel]))
-  for name, values in expected.items():
-    np.testing.assert_allclose(counts[name], values, rtol=1e-5, err_msg=name)
 
 
 @pytest.fixture(scope='module')
