@@ -183,8 +183,9 @@ def test_programs_are_compiled(tmp_path, monkeypatch):
   source = read('layers:dense', 'f32[64,256]', 'v5e', 'python9')
   assert asked == [('layers:dense', 'f32[64,256]', 'python9'),
                    (program, 'v5e', None)]
-  assert source.notes == [
-      'compiled for a TPU v5e by libtpu', "legal tiles, analytic time and "
+  assert source.notes == ['compiled for a TPU v5e by libtpu']
+  assert source.doubts == [
+      "legal tiles, analytic time and "
       "pretrained model are a TPU v3's; not checked for v5e"]
   read('layers:dense', 'example_arguments')
   assert asked[2] == ('layers:dense', 'example_arguments', '')

@@ -2,7 +2,9 @@
 
 import concurrent.futures
 import dataclasses
+import os
 import pathlib
+import pickle
 
 import numpy as np
 import pytest
@@ -118,6 +120,38 @@ def test_ranking_of_all_legal_tiles(model):
       (choice.output_bounds, choice.kernel_bounds)
       for choice in ranking.choices])
   assert scores.tolist() == sorted(scores.tolist())
+
+
+def test_a_pickled_model_is_its_folder(model, saved_model_dir):
+  content = pickle.dumps(model)
+  assert len(content) < 1000 and str(saved_model_dir).encode() in content
+  np.testing.assert_array_equal(
+      pickle.loads(content).score(KERNEL), model.score(KERNEL))
+
+
+def test_after_a_fork_there_is_one_error(model):
+  """TensorFlow would hang; a child whose `score` raises leaves with 7."""
+  child = os.fork()
+  if not child:
+    code = 1
+    try:
+      model.score(KERNEL)
+    except UserError as error:
+      code = 7 if "get_context('spawn')" in str(error) else 2
+    finally:
+      os._exit(code)
+  assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+def test_files_that_the_command_takes(model, tmp_path):
+  path = tmp_path / 'a.after_optimizations.txt'
+  path.write_bytes(tiny_hlo.elementwise([32, 256]).SerializeToString())
+  for name in (path, str(path)):
+    ranking = model.rank(name, top=2)
+    assert [kernel.name for kernel in ranking.kernels] == ['elementwise']
+    assert len(ranking.kernels[0].choices) == 2
+  with pytest.raises(UserError, match='no such file'):
+    model.rank(tmp_path / 'none.hlo')
 
 
 def test_threads_get_what_one_gets(model):

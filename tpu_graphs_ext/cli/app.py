@@ -61,9 +61,9 @@ class _Completion(argparse.Action):
     import shtab  # Takes longer than all of --help.
     every = make_parser(flags.VERBS)
     for verb in every.verbs.values():
-      for one in verb._actions:
-        if one.metavar and one.type not in (int, float, flags.boolean):
-          one.complete = shtab.FILE
+      for action in verb._actions:
+        if action.metavar and action.type not in (int, float, flags.boolean):
+          action.complete = shtab.FILE
     print(shtab.complete(every, values))
     parser.exit()
 
@@ -92,7 +92,7 @@ def make_parser(whole: Iterable[str], task: ShippedTask = TILE) -> _Parser:
   for name in _ORDER:
     verb = flags.VERBS[name]
     summary = verb.summary
-    one = subparsers.add_parser(
+    verb_parser = subparsers.add_parser(
         name, help=summary, allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         description=textwrap.fill(
@@ -100,7 +100,7 @@ def make_parser(whole: Iterable[str], task: ShippedTask = TILE) -> _Parser:
         epilog='\n  '.join(['examples:', *(
             f'tpu-graphs-ext {name} {words}' for words in verb.examples)]))
     if name in whole:
-      _add_flags(one, [*_EVERY_VERB, *verb.flags(task)])
+      _add_flags(verb_parser, [*_EVERY_VERB, *verb.flags(task)])
   parser.verbs = subparsers.choices
   return parser
 

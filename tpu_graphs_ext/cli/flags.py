@@ -99,14 +99,14 @@ def model_dir(text: str, out_dir: str, label: str = '--dir') -> str:
   start = os.path.expanduser(os.path.join(folder, name))
   if os.path.exists(start) or not name.startswith('model_'):
     return text
-  found = sorted(filter(os.path.isdir, glob.glob(glob.escape(start) + '*')),
+  folders = sorted(filter(os.path.isdir, glob.glob(glob.escape(start) + '*')),
                  key=os.path.getmtime)
-  if latest and not found:
+  if latest and not folders:
     raise UserError(f'{label}={text}: there is no model_<hash> in {folder}')
-  if len(found) > 1 and not latest:
-    raise UserError(f'{label}={text}: {len(found)} folders begin like this: '
-                    f'{shortened(sorted(found))}; give more of the hash')
-  return found[-1] if found else text
+  if len(folders) > 1 and not latest:
+    raise UserError(f'{label}={text}: {len(folders)} folders begin like this: '
+                    f'{shortened(sorted(folders))}; give more of the hash')
+  return folders[-1] if folders else text
 
 
 def flag(name: str, metavar: Optional[str], help: str, default: Any = None,

@@ -106,16 +106,23 @@ def _bytes_read(place: int, node, computations: dict):
 def _bytes_written(node, computations: dict):
   """Of a result that is updated in place; None: all of it."""
   called = node.called_computation_ids
-  if node.opcode == 'fusion' and called:
-    body = {each.id: each for each in computations[called[0]].instructions}
-    root = body[computations[called[0]].root_id]
-    while root.opcode == 'bitcast':
-      root = body[root.operand_ids[0]]
-    if root.opcode == 'dynamic-update-slice':
-      return _bytes_of(body[root.operand_ids[1]].shape)
-    return _bytes_written(root, computations) if (
-        root.opcode == 'fusion') else None
-  return None
+  if node.opcode != 'fusion' or not called:
+    return None
+  body = {each.id: each for each in computations[called[0]].instructions}
+
+  def written(each):
+    while each.opcode == 'bitcast':
+      each = body[each.operand_ids[0]]
+    if each.opcode == 'dynamic-update-slice':
+      return _bytes_of(body[each.operand_ids[1]].shape)
+    return _bytes_written(each, computations)
+
+  root = body[computations[called[0]].root_id]
+  if root.opcode != 'tuple':
+    return written(root)
+  parts = [body[operand] for operand in root.operand_ids]
+  return sum(_bytes_of(part.shape) if written(part) is None else written(part)
+             for part in parts)
 
 
 def _flops(computation, computations: dict, known: dict) -> int:

@@ -73,6 +73,7 @@ class Source:
   kernels: list[SourceKernel]  # Each graph once.
   notes: list[str]  # How they were made and what was left out.
   faults: list[str]  # A message for each kernel that cannot be ranked.
+  doubts: Sequence[str] = ()  # What ranking its tiles is worth.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,14 +138,14 @@ def compiled(opened: Opened,
   """The kernels, with notes on what was left out; or a UserError."""
   if opened.source is not None:
     return opened.source
-  program, notes = opened.program, []
+  program, notes, doubts = opened.program, [], []
   if program.optimized is None:
     notes.append(f'compiled for a TPU {opened.tpu} by libtpu')
     devices = program.replicas * program.partitions
     if devices > 1:
       notes[0] += (f', for {devices} devices ({program.partitions} partitions, '
                    f'{program.replicas} replicas): the kernels of each')
-    notes += _doubts(opened.tpu)
+    doubts = _doubts(opened.tpu)
   elif not protos.is_for_tpu(program.optimized):
     notes.append("not known to be a TPU's: nothing in it says what compiler "
                  'optimised it')
@@ -152,7 +153,8 @@ def compiled(opened: Opened,
     result = tpu_compiler.compile_program(program, opened.tpu, progress)
   except UserError as error:
     raise UserError(f'{opened.name}: {error}') from error
-  return _from_compiled(opened.name, result, notes)
+  return dataclasses.replace(
+      _from_compiled(opened.name, result, notes), doubts=doubts)
 
 
 def _doubts(tpu: str) -> list[str]:

@@ -48,19 +48,19 @@ def layout_choices(module) -> list[NodeChoice]:
   entry = module.computations[-1]
   first = sum(len(c.instructions) for c in module.computations[:-1])
   shapes = {n.id: tuple(n.shape.dimensions) for n in entry.instructions}
-  found = []
+  chosen = []
   for number, node in enumerate(entry.instructions, first):
     if node.opcode in CONFIGURABLE:
       sizes = tuple(shapes[i] for i in (node.id, *node.operand_ids))
       if options := _options(node, sizes):
-        found.append((number, node, options, sizes))
-  kinds = [(node.opcode, options, sizes) for _, node, options, sizes in found]
+        chosen.append((number, node, options, sizes))
+  kinds = [(node.opcode, options, sizes) for _, node, options, sizes in chosen]
   if len(set(kinds)) > _MAX_GROUPS:
     fewer = [kind[:2] for kind in kinds]
     kinds = fewer if len(set(fewer)) > _TOO_FEW_GROUPS else kinds
   groups = {kind: i for i, kind in enumerate(dict.fromkeys(kinds))}
   return [NodeChoice(number, node.id, node.name, options, groups[kind])
-          for (number, node, options, _), kind in zip(found, kinds)]
+          for (number, node, options, _), kind in zip(chosen, kinds)]
 
 
 def _options(node, dims: Sequence[Sequence[int]]) -> tuple:

@@ -47,11 +47,11 @@ def runs_of(module: protos.HloModuleProto) -> tuple[dict[int, Runs], int]:
         continue
       trips, passed = _call(node, values)
       open_loops += trips is None
-      for called, given in zip(node.called_computation_ids, passed):
+      for called, argument in zip(node.called_computation_ids, passed):
         times[called] += times[number] * (1 if trips is None else trips)
         if trips is None or number in is_open:
           is_open.add(called)
-        arguments[called] = _agreed(arguments.get(called, given), given)
+        arguments[called] = _agreed(arguments.get(called, argument), argument)
   return {number: Runs(times[number], number in is_open)
           for number in order}, open_loops
 
@@ -176,12 +176,12 @@ def _linear(terms: dict) -> dict:
 
 def _call(node, values: _Values) -> tuple[Optional[int], list]:
   """(runs of what an instruction calls, each one's arguments)."""
-  given = list(map(values.of, node.operand_ids))
+  operands = list(map(values.of, node.operand_ids))
   if node.opcode == 'call':
-    return 1, [given]
+    return 1, [operands]
   if node.opcode == 'conditional':  # Each branch counts, though one is taken.
-    return 1, [[argument] for argument in given[1:]]
-  initial = given[0] if given else None
+    return 1, [[argument] for argument in operands[1:]]
+  initial = operands[0] if operands else None
   state = [{index: 1} for index in range(len(node.shape.tuple_shapes))]
   if not isinstance(initial, list) or len(initial) != len(state):
     initial = [None] * len(state)

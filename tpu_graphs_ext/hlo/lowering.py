@@ -213,17 +213,17 @@ def _lower_jax(function, arguments: tuple) -> bytes:
   if type(function).__module__.split('.')[0] in ('jax', 'jaxlib') and all(
       place in places or isinstance(leaf, (bool, int, float, complex))
       for place, leaf in enumerate(leaves)):
-    given = list(leaves)
+    filled = list(leaves)
     for place, leaf in zip(places, abstract):
-      given[place] = leaf
-    arguments = jax.tree_util.tree_unflatten(structure, given)
+      filled[place] = leaf
+    arguments = jax.tree_util.tree_unflatten(structure, filled)
     return _serialized(_for_tpu(function, arguments))
 
   def flat(*arrays):
-    given = list(leaves)
+    filled = list(leaves)
     for place, array in zip(places, arrays):
-      given[place] = array
-    returned = function(*jax.tree_util.tree_unflatten(structure, given))
+      filled[place] = array
+    returned = function(*jax.tree_util.tree_unflatten(structure, filled))
     return [leaf for leaf in jax.tree_util.tree_leaves(returned)
             if hasattr(leaf, 'dtype')]  # A module has functions too.
 

@@ -89,9 +89,9 @@ def of_module(module: protos.HloModuleProto, name: str = '', replicas: int = 1,
   for node in protos.nodes(module):
     if node.opcode != 'custom-call':  # Theirs say what they do.
       node.ClearField('backend_config')
-  found = _devices(module)
-  return Program(module.SerializeToString(), 'hlo', max(replicas, found[0]),
-                 max(partitions, found[1]))
+  devices = _devices(module)
+  return Program(module.SerializeToString(), 'hlo', max(replicas, devices[0]),
+                 max(partitions, devices[1]))
 
 
 def _devices(module) -> tuple[int, int]:

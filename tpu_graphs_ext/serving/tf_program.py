@@ -39,14 +39,15 @@ def compiled(ranker: scoring.Ranker, for_export: bool = False
     tensors = node_feat, node_opcode, edge_index, config_feat
     if not for_export:
       return _scores(ranker, *tensors)
-    found = _scores(ranker, *_checked(specs, *tensors))
-    found, = _after_checks([found], (
-        _is_finite(found), 'the model gives scores that are NaN or infinite'))
-    return {OUTPUT: found}
+    outputs = _scores(ranker, *_checked(specs, *tensors))
+    outputs, = _after_checks([outputs], (
+        _is_finite(outputs), 'the model gives scores that are NaN or infinite'))
+    return {OUTPUT: outputs}
 
   # The package's own models need no AutoGraph, which makes tracing slow.
-  own = type(ranker.model).__module__ == load_models.models_module().__name__
-  program = tf.function(scores, input_signature=specs, autograph=not own)
+  ours = load_models.models_module().__name__
+  program = tf.function(scores, input_signature=specs, autograph=type(
+      ranker.model).__module__ != ours)
   try:
     program.get_concrete_function()
   except Exception as error:  # A user's models.py may raise anything.

@@ -72,7 +72,7 @@ def rank_source(ranker: scoring.Ranker, source: kernel_sources.Source,
         [each for kernel in kernels for each in kernel.unfamiliar],
         len(kernels), ranker.name)
   return tile_ranking.SourceRanking(
-      source.name, kernels, source.notes, faults,
+      source.name, kernels, [*source.notes, *source.doubts], faults,
       compiler_report.report_of(source))
 
 
