@@ -76,8 +76,8 @@ def test_its_models_are_no_tile_models_and_the_other_way(
   with pytest.raises(UserError, match='another task than row'):
     rank.rank(saved_model_dir, loading=RowLoading(data_root=data_root))
   assert not TILE.owns(run.run_info)
-  with pytest.raises(UserError, match="'row' is not one of this package"):
-    of_run(run.run_info)
+  with pytest.raises(UserError, match="x: its task 'row' is not one of this"):
+    of_run(run.run_info, 'x')
 
 
 def test_the_statistics_of_train_give_the_same_scores(run, data_root):

@@ -60,7 +60,7 @@ def change_run(model_dir: pathlib.Path, change) -> pathlib.Path:
     run = json.load(file)
   change(run)
   path.unlink()
-  task = of_run(run)
+  task = of_run(run, str(path))
   artifacts.save_run_file(run, str(model_dir.parent), task)
   return model_dir.rename(artifacts.model_path(
       str(model_dir.parent), task.train_hash(run['args'])))

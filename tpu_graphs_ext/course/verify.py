@@ -96,7 +96,8 @@ def verify(model_dir: str, *, models_py: str = '', root: str = '',
   if not os.path.isdir(verdict.model_dir):
     raise UserError(f'{verdict.model_dir}: there is no such model folder')
   _read_run_file(verdict)
-  if verdict.run_info and (task := of_run(verdict.run_info)) is not TILE:
+  if verdict.run_info and (task := of_run(
+      verdict.run_info, verdict.model_dir)) is not TILE:
     raise UserError(
         f'{verdict.model_dir}: ranks {task.choices}, but the assignment asks '
         f'for {TILE.choices}; `evaluate --task {task.name}` measures this one')
@@ -129,7 +130,8 @@ def _read_run_file(verdict: Verdict) -> None:
   try:
     path = artifacts.run_path_of(verdict.model_dir)
     verdict.run_info = artifacts.read_run_file(path)
-    artifacts.check_run(path, verdict.run_info, of_run(verdict.run_info))
+    artifacts.check_run(path, verdict.run_info, of_run(
+        verdict.run_info, path))
   except UserError as error:
     verdict.faults.append(str(error))
   folder = os.path.dirname(verdict.model_dir)

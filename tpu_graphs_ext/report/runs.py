@@ -43,7 +43,7 @@ class Run:
     name = os.path.basename(run_path)
     self.name = name.removeprefix('run_').split('.jsonz')[0]
     args, self.settings = info['args'], info.get('settings', {})
-    self.task, self.model = of_run(info), args['model']
+    self.task, self.model = of_run(info, run_path), args['model']
     self.kwargs = parse_model_kwargs(args['model_kwargs_json'])
     self.flags = {
         **{key: value for key, value in sorted(args.items())

@@ -22,10 +22,10 @@ from tpu_graphs_ext.tasks.tile import TILE
 TASKS: dict[str, ShippedTask] = {task.name: task for task in (TILE, LAYOUT)}
 
 
-def of_run(run_info: Mapping[str, Any]) -> ShippedTask:
-  """The task that a run file is of, or a UserError."""
+def of_run(run_info: Mapping[str, Any], path: str) -> ShippedTask:
+  """The task that a run file is of, or a UserError that names its path."""
   for task in TASKS.values():
     if task.owns(run_info):
       return task
-  raise UserError(f'its task {run_info["task"]!r} is not one of this package: '
-                  f'{", ".join(TASKS)}')
+  raise UserError(f'{path}: its task {run_info["task"][:100]!r} is not one of '
+                  f'this package: {", ".join(TASKS)}')

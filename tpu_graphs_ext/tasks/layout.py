@@ -135,8 +135,9 @@ class LayoutTask(shipped.ShippedTask):
 
   def statistics(self, args: Mapping[str, Any],
                  loading: LayoutLoadSettings) -> tuple[FeatureStats, int]:
-    """The scale by the train programs of the collection the run was trained on,
-    and one more than the largest opcode.
+    """The scale by the train programs, and one more than the largest opcode.
+
+    The programs are those of the collection that the run was trained on.
 
     Raises:
       UserError: a split is missing, damaged, or has no program of

@@ -264,8 +264,9 @@ class TileTask(shipped.ShippedTask):
 
   def compiled_model(self, settings: TrainSettings,
                      splits: Splits) -> tf.keras.Model:
-    """The model with the losses of `settings`; steps are short, so some go
-    together into a call of TensorFlow.
+    """The model with the losses of `settings`.
+
+    Its steps are short, so some go together into a call of TensorFlow.
 
     Raises:
       UserError: the model refuses its arguments.
