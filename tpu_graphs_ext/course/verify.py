@@ -22,6 +22,7 @@ import numpy as np
 from tpu_graphs_ext import files
 from tpu_graphs_ext.course import agreement, allowed_imports, checkout, sandbox
 from tpu_graphs_ext.data import read
+from tpu_graphs_ext.data.kernel import Kernel, Partition
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.engine import artifacts, origin, predictions_csv
 from tpu_graphs_ext.errors import UserError, shortened
@@ -197,6 +198,7 @@ class _Grader:
       verdict.faults.append(_TOY)
       return
     answer = self._ask(data)
+    script_data = data and self._script_data(data.train)
     data = None  # The script needs the memory for its own.
     verdict.faults += answer.faults
     if answer.misfit and self._ranks_as_here(self._predicted, toy_data=True):
@@ -213,7 +215,7 @@ class _Grader:
                                  f'{answer.seconds:.1f} s')
       self._compare_with_training(answer)
       if self._place.has(SCRIPT):
-        self._run_script(answer)
+        self._run_script(answer, script_data)
 
   def _read(self, least_configs: int, toy_data: bool = False) -> read.Dataset:
     return read.read_dataset(
@@ -274,7 +276,27 @@ class _Grader:
     return bool(scores) and not agreement.differences(
         {name: self._predicted[name] for name in scores}, scores)
 
-  def _run_script(self, answer: sandbox.Answer) -> None:
+  def _script_data(self, train: Partition) -> str:
+    """A data root for the script, whose train split is a single kernel.
+
+    Of that split the script takes the range of each column and the largest
+    opcode, and nothing else; the whole of it would take 6 GB.
+    """
+    folder, stats = self._place.new_folder(), FeatureStats.of_partition(train)
+    for split in ('valid', 'test'):
+      os.symlink(os.path.join(files.full_path(self._data_root), split),
+                 os.path.join(folder, split))
+    nodes, configs = (np.stack([scale.minimum, scale.maximum])
+                      for scale in (stats.node, stats.config))
+    configs = np.resize(configs, (max(2, self._run['args']['configs']),
+                                  configs.shape[1])) if self._run else configs
+    os.mkdir(os.path.join(folder, 'train'))
+    Kernel('ranges', nodes, np.full(2, train.max_opcode, np.uint8),
+           np.array([[1, 0]]), configs, *2 * [np.ones(len(configs), np.int64)]
+           ).save(os.path.join(folder, 'train'))
+    return folder
+
+  def _run_script(self, answer: sandbox.Answer, data_root: str) -> None:
     """Runs the course's script and compares its CSV."""
     _log.info('running %s', SCRIPT)
     start = time.monotonic()
@@ -282,7 +304,7 @@ class _Grader:
     # data behind it has changed.
     self._place.run([
         SCRIPT, f'--dir={self._place.model_dir}', '--cache_dir=',
-        f'--data_root={files.full_path(self._data_root)}'])
+        f'--data_root={data_root}'])
     rows = {name.rsplit(':', 1)[1]: indices for name, indices in
             predictions_csv.read(os.path.join(
                 self._place.folder, TILE.csv_name)).items()}
