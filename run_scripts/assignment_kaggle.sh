@@ -4,7 +4,7 @@
 #   ./run_scripts/assignment_kaggle.sh [MODEL_DIR]
 #
 # MODEL_DIR is the model that was trained last unless given. Ranks the test
-# split once more: about five minutes, estimated as in assignment_hand_in.sh.
+# split once more, in minutes.
 # The last line is
 #
 #   894 rows: /home/you/out/tpugraphs_tiles/kaggle.csv

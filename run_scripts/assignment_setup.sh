@@ -5,7 +5,7 @@
 #
 # A clone that exists is kept, and course scripts that lie in the checkout are
 # used. Without a network it lists what is missing. About three minutes with
-# installing, one without (an estimate: it reads every file of the data). Prints
+# installing, half a minute without: it reads every file of the data. Prints
 # one line per check; when all is well the last one is
 # `18 fine, 1 warning, 0 broken`: the warning says that models.py is still the
 # baseline's. Get the data first, with ./run_scripts/download_data.sh

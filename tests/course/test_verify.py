@@ -216,7 +216,8 @@ def test_it_says_what_is_handed_in_before_it_grades(
     folder, copied, tmp_path, in_process, caplog):
   caplog.set_level('INFO')
   verdict = check(folder, copied, tmp_path)
-  opa, = artifacts.load_run(str(copied)).info['train_curve']['val_opa']
+  opa, = artifacts.load_run(
+      str(copied), TILE).info['train_curve']['val_opa']
   text = f'1 epochs to the best validation OPA of {opa:.4f}, written 20'
   assert any(f'handing in TinyRanker: {text}' in message
              for message in caplog.messages)
