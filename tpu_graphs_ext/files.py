@@ -13,6 +13,7 @@ import fcntl
 import gzip
 import hashlib
 import json
+import logging
 import os
 import re
 import secrets
@@ -456,6 +457,28 @@ def parse_json(text: str | bytes, where: str,
     reason = ' '.join(str(error).split())[:200]
     raise UserError(
         f'{where}: is not JSON, or is cut off ({reason})') from error
+
+
+_ESCAPE = re.compile(rb'(\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))|\\')
+
+
+def parse_mended(content: bytes, where: str, most_bytes: int) -> Any:
+  """`parse_json` of what some exporters of traces write: with backslashes of
+  paths, control characters, broken bytes and a bare N/A, as TensorBoard's
+  plug-in reads it. Warns if there were any."""
+  try:
+    return parse_json(content, where, most_bytes)
+  except UserError:
+    text = _ESCAPE.sub(lambda match: match[1] or rb'\\\\', content)
+    text = re.sub(rb'([:,[] *)N/A(?= *[],}])', rb'\1"N/A"', re.sub(
+        rb'[\x00-\x1f]', b' ', text)).decode('utf-8', 'replace').encode()
+    if text == content:
+      raise
+  parsed = parse_json(text, where, most_bytes)
+  logging.getLogger(__name__).warning(
+      '%s: is not valid JSON; its backslashes, control characters and '
+      'broken bytes were replaced', where)
+  return parsed
 
 
 def _int(digits: str) -> int:

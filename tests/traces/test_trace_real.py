@@ -43,4 +43,3 @@ def test_errors(name, steps, other, others, bounds, step):
   assert 100 * total.mean_error <= bounds[0]
   assert 100 * total.geometric_error <= bounds[1]
   assert 100 * abs(ratio - 1) <= bounds[2]
-  assert found.coverage > 0.99

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import json
 import os
 from collections.abc import Sequence
@@ -22,7 +23,7 @@ COLUMNS = ['kernel', 'operator', 'kind', 'start_us', 'measured_us',
 # call of the runtime, where a calibration does not tell: with it and without,
 # two programs on an H200 (PyTorch 2.11) took 21.7 and 9.6, 25.0 and 18.7 ms.
 _ADDED = {'operator': 0.6, 'runtime': 7.4}
-_MOST_FUNCTIONS_AND_SIZES = 1000  # Of a step; a sweep has more.
+_MOST_DIFFERENT = 1000  # Functions and sizes of a program; a sweep has more.
 
 
 class Comparison(NamedTuple):
@@ -30,13 +31,10 @@ class Comparison(NamedTuple):
   trace: Trace
   source: str  # Of the calibration.
   kernels: pd.DataFrame  # `COLUMNS` of each kernel, copy and fill, by start.
-  # Microseconds of a step: its period, measured, predicted and with
-  # communication as recorded; how long the GPU is busy; what the profiler adds
-  # to the host, estimated. Predictions are None without constants of a host; {}
-  # without a launch.
+  # Microseconds of a step; predictions are None without a host's constants, and
+  # it is {} without a launch. See `_step`.
   step: dict[str, Optional[float]]
   communication_us: float  # Time of kernels that wait for other processes.
-  coverage: float  # Share of the GPU's other time that is predicted.
 
 
 def calibrated(paths: str | Sequence[str],
@@ -44,16 +42,16 @@ def calibrated(paths: str | Sequence[str],
                learned: Optional[Calibration] = None) -> Calibration:
   """Learns the constants of a GPU from the kernels of traces' steps, or all.
 
-  Adds to what was `learned` before. The host's constants come from programs
-  only: in a sweep its pauses mean nothing. Raises UserError unless these are
-  traces of one GPU, with GPU work in these steps.
+  Adds to what was `learned` before. The host's constants come from programs: in
+  a sweep its pauses mean nothing. Raises UserError unless these are traces of
+  one GPU, with GPU work in these steps.
   """
   for path in [paths] if isinstance(paths, str) else paths:
     trace = _work_of(path, steps)
     rows = [(each.name, sizes.sizes_of(each), each.duration_us)
             for each in trace.work]
-    where = (f'steps {trace.steps[0]}-{trace.steps[-1]}' if trace.steps
-             else 'all')
+    where = ('all' if not trace.steps
+             else f'steps {trace.steps[0]}-{trace.steps[-1]}')
     source = f'{os.path.basename(path)}, {trace.gpu}, {where}, {len(rows):,}'
     if learned and source in learned.sources:
       raise UserError(f'{path}: the calibration already has these kernels; '
@@ -62,12 +60,11 @@ def calibrated(paths: str | Sequence[str],
       raise UserError(
           f'{path}: is of {trace.gpu}, but {learned.sources[0]} is of '
           f'{learned.gpu}; a calibration is of one GPU')
-    if trace.sweep is None:
-      host = {} if _is_sweep(trace, rows) else replay.host_of(trace)
-    else:
-      host = {f'profiler {key}': (float(us), 1)
-              for key, us in trace.sweep.items()
-              if kineto.is_number(us) and us >= 0}
+    host = {f'profiler {key}': (float(us), 1)
+            for key, us in (trace.sweep or {}).items()
+            if key in _ADDED and kineto.is_number(us) and us >= 0}
+    if trace.sweep is None and not _is_sweep(trace, rows):
+      host = replay.host_of(trace)
     learned = calibrate.calibrate(source, trace.gpu, rows, host, learned)
   return learned
 
@@ -75,8 +72,8 @@ def calibrated(paths: str | Sequence[str],
 def _is_sweep(trace: Trace, rows: Sequence[tuple]) -> bool:
   """Whether hardly any kernel of a step runs twice, of a great many."""
   different = {(name, *size.items()) for name, size, _ in rows}
-  in_a_step = len(rows) / max(len(trace.steps), 1)
-  return len(different) > max(_MOST_FUNCTIONS_AND_SIZES, in_a_step / 3)
+  return len(different) > max(_MOST_DIFFERENT,
+                              len(rows) / max(len(trace.steps), 1) / 3)
 
 
 def compared(path: str, steps: Optional[Sequence[int]],
@@ -98,39 +95,42 @@ def compared(path: str, steps: Optional[Sequence[int]],
                  *(size.get(name) for name in sizes.SIZES)])
   kernels = pd.DataFrame(rows, columns=COLUMNS).astype(
       dict.fromkeys(COLUMNS[3:], float))
-  us, predicted_us = kernels.measured_us, kernels.predicted_us
-  kernels['error'] = (predicted_us - us).abs() / us.where(us > 0)
-  rest = us[kernels.kind != kinds.COMMUNICATION].sum()
-  return Comparison(
-      trace, '; '.join(learned.sources), kernels,
-      _step(trace, learned, means, recorded), float(us.sum() - rest),
-      float(us[predicted_us.notna()].sum() / rest) if rest else 0.0)
+  us = kernels.measured_us
+  kernels['error'] = (kernels.predicted_us - us).abs() / us.where(us > 0)
+  return Comparison(trace, '; '.join(learned.sources), kernels,
+                    _step(trace, learned, means, recorded),
+                    sum(recorded.values()))
 
 
 def _step(trace: Trace, learned: Calibration, means: dict,
           recorded: dict) -> dict[str, Optional[float]]:
-  predicted, measured = replay.replay(trace, learned.host, means)
-  known, _ = replay.replay(trace, learned.host, {**means, **recorded})
+  """The period, measured, predicted and with communication as recorded; how
+  long the GPU is busy; and about what the profiler adds to the host."""
+  (predicted, measured), (known, _) = (
+      replay.replay(trace, learned.host, times)
+      for times in (means, {**means, **recorded}))
   if not measured:
     return {}
   if replay.PAUSE not in learned.host:
     predicted = known = None
-  added = sum(
-      learned.host.get(f'profiler {kind}', (us,))[0]
-      * sum(call.kind == kind for call in trace.calls)
-      for kind, us in _ADDED.items())
-  busy = sum(each.duration_us for each in trace.work)
   count = max(len(trace.steps), 1)
+  calls = collections.Counter(call.kind for call in trace.calls)
   return {'measured_us': measured, 'predicted_us': predicted,
           'communication_as_recorded_us': known,
-          'gpu_busy_us': busy / count, 'profiler_us': added / count}
+          'gpu_busy_us': sum(each.duration_us for each in trace.work) / count,
+          'profiler_us': sum(
+              learned.host.get(f'profiler {kind}', (us,))[0] * calls[kind]
+              for kind, us in _ADDED.items()) / count}
 
 
 def _work_of(path: str, steps: Optional[Sequence[int]]) -> Trace:
   trace = kineto.steps_of(kineto.read(path), steps)
   if not any(each.duration_us > 0 for each in trace.work):
-    raise UserError(f'{path}: has no GPU work in these steps; record it with '
-                    'ProfilerActivity.CUDA')
+    raise UserError(
+        f'{path}: has no GPU work in these steps, or not as kernel, gpu_memcpy '
+        'and gpu_memset; record it with torch.profiler, ProfilerActivity.CUDA '
+        'and PyTorch 1.13 or later, on a GPU of NVIDIA or AMD (Intel XPUs, and '
+        "files of ROCm's own profiler, are not read)")
   return trace
 
 
@@ -162,8 +162,7 @@ def text(result: Comparison, top: int = 15) -> str:
   lines += ['', 'By kind; times in us, errors |predicted - measured| / '
             'measured',
             _table(summary(kernels)),
-            f'{100 * result.coverage:.1f} % of the time of the GPU is '
-            'predicted, without communication, which takes '
+            'Communication, which is not compared, takes '
             f'{result.communication_us:,.0f} us', '']
   if result.step:
     lines += [*_step_lines(trace, result.step), '']
@@ -178,12 +177,11 @@ def _step_lines(trace: Trace, step: dict[str, Optional[float]]) -> list[str]:
   measured, predicted, known, busy, added = step.values()
   what = ('A step, from the end of one to the end of the next' if trace.steps
           else 'From the first launch to the last end')
-  lines = [f'{what}, in us: measured {measured:,.1f}' + (
-      ', not predicted: this needs --calibrate on a program too, for the host'
-      if predicted is None else
-      f', predicted {predicted:,.1f} ({100 * (predicted / measured - 1):+.1f} '
-      f'%), with communication as recorded {known:,.1f} '
-      f'({100 * (known / measured - 1):+.1f} %)')]
+  lines = [f'{what}, in us: measured {measured:,.1f}, ' + (
+      'not predicted: this needs --calibrate on a program too, for the host'
+      if predicted is None else ', with communication as recorded '.join(
+          f'{each:,.1f} ({100 * (each / measured - 1):+.1f} %)'
+          for each in (predicted, known)).join(['predicted ', '']))]
   if busy < 0.9 * measured:
     lines.append(
         f'The GPU is busy for {busy:,.0f} us of it. The profiler adds about '
@@ -214,5 +212,5 @@ def to_json(result: Comparison) -> dict[str, Any]:
       'file': result.trace.path, 'gpu': result.trace.gpu,
       'steps': list(result.trace.steps), 'learned_from': result.source,
       'dropped': result.trace.dropped,
-      'communication_us': result.communication_us, 'coverage': result.coverage,
-      'step': result.step, 'kinds': by_kind, 'kernels': kernels}
+      'communication_us': result.communication_us, 'step': result.step,
+      'kinds': by_kind, 'kernels': kernels}

@@ -35,18 +35,11 @@ _FORMULAS = {'work': [0, 1], 'threads': [2], 'count': []}
 _LEAST_US = 0.1  # Of a formula.
 
 
-class _Level(NamedTuple):
-  """Standard deviations of the logarithm of the correction of alike kernels."""
-  constant: float  # Of all of them,
-  local: float  # of a part that fades with the distance of their sizes,
-  length: float  # to 2/3 at this one (in logarithms),
-  slope: float  # and of the change with the logarithm of a size.
-
-
-# Chosen by leaving out launches, or functions, of a sweep of one H200.
-_KIND, _FAMILY, _FUNCTION = (_Level(0.0, 0.4, 1.5, 0.05),
-                             _Level(0.4, 0.4, 1.5, 0.1),
-                             _Level(0.3, 0.4, 1.2, 0.1))
+# Of kernels of the same arithmetic, family and function: standard deviations
+# of the logarithm of their correction, and of a part of it that fades with the
+# distance of their sizes, to 2/3 at the length beside it (in logarithms), and
+# of its slope. Chosen by leaving out launches of a sweep of one H200.
+_LEVELS = (0.0, 0.4, 1.5, 0.05), (0.4, 0.4, 1.5, 0.1), (0.3, 0.4, 1.2, 0.1)
 _NOISE = 0.05  # Of a size's median, and at least of a single duration.
 _OTHER_SIZES = 0.5  # What launches count whose known sizes are others.
 _NEAREST, _MOST_SIZES = 48, 400  # Launches to learn from; sizes of a function.
@@ -58,14 +51,6 @@ class Times(NamedTuple):
   mean_us: float
   count: int
   scatter: float  # Mean |log(duration / median)|.
-
-
-class Known(NamedTuple):
-  """The launches of a kind as arrays, one entry for each function and size."""
-  sizes: np.ndarray  # float64 [launches, 3]: logarithms, 0 if unknown.
-  residual: np.ndarray  # float64 [launches]: log(median / formula).
-  noise: np.ndarray  # float64 [launches]: variance of the residual.
-  labels: np.ndarray  # str [3, launches]: arithmetic, family, function.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,7 +110,12 @@ class Calibration:
     return known
 
   @functools.cached_property
-  def _known(self) -> dict[str, Known]:
+  def _known(self) -> dict[str, tuple]:
+    """By kind: of each function and size
+      float64 [launches, 3]: logarithms of sizes, 0 if unknown
+      float64 [launches]: residual, log(median / formula), and its variance
+      str [3, launches]: arithmetic, family, function
+    """
     rows = collections.defaultdict(list)
     for name, points in self.launches.items():
       for point, times in points.items():
@@ -137,7 +127,7 @@ class Calibration:
       points, times, labels, residual = zip(*launches)
       twice = [each for each in times if each.count > 1]
       scatter = max(_NOISE, 1.5 * _mean(twice, 'scatter') if twice else 0)
-      known[kind] = Known(
+      known[kind] = (
           np.array(points), np.array(residual), np.array(
               [_NOISE**2 + scatter**2 / each.count for each in times]),
           np.array(labels, object).T)
@@ -145,23 +135,23 @@ class Calibration:
 
   def _correction(self, name: str, point: Sequence[float]) -> float:
     """The logarithm of time / formula, expected from similar launches."""
-    known = self._known.get(kinds.kind_of(name))
-    if known is None:
+    if kinds.kind_of(name) not in self._known:
       return 0.0
-    apart = known.sizes - np.log(np.maximum(point, 1))
-    other = (known.sizes == 0) != (np.array(point) == 0)
+    sizes, residual, noise, labels = self._known[kinds.kind_of(name)]
+    apart = sizes - np.log(np.maximum(point, 1))
+    other = (sizes == 0) != (np.array(point) == 0)
     apart[other], other = 0, other.any(1)
-    same = known.labels == np.array(_labels(name), object)[:, None]
-    covariance = _covariance(same, (apart**2).sum(1), 0.0, other)
+    covariance = _covariance(labels == np.array(_labels(name), object)[:, None],
+                             (apart**2).sum(1), 0.0, other)
     near = np.argsort(-covariance, kind='stable')[:_NEAREST]
-    apart, other, labels = apart[near], other[near], known.labels[:, near]
+    apart, other, labels = apart[near], other[near], labels[:, near]
     product = apart @ apart.T
     length = np.diag(product)
     between = _covariance(
         labels[:, :, None] == labels[:, None],
         (length[:, None] + length - 2 * product).clip(0), product,
-        other[:, None] != other) + np.diag(known.noise[near])
-    residual = known.residual[near]
+        other[:, None] != other) + np.diag(noise[near])
+    residual = residual[near]
     expected = covariance[near] @ np.linalg.solve(between, residual)
     # Not far beyond what was seen.
     return float(expected.clip(min(residual.min(), 0) - 0.5,
@@ -180,9 +170,9 @@ def _covariance(same: np.ndarray, square: np.ndarray, product: Any,
   the known sizes are others. Shapes [..] or, of `same`, [3, ..].
   """
   return np.where(other, _OTHER_SIZES, 1) * sum(
-      alike * (level.constant**2 + level.slope**2 * product
-               + level.local**2 / (1 + square / (2 * level.length**2)))
-      for alike, level in zip(same, (_KIND, _FAMILY, _FUNCTION)))
+      alike * (constant**2 + slope**2 * product
+               + local**2 / (1 + square / (2 * length**2)))
+      for alike, (constant, local, length, slope) in zip(same, _LEVELS))
 
 
 def _point(sizes: Mapping[str, float]) -> tuple:
@@ -277,55 +267,51 @@ def to_json(learned: Calibration) -> str:
                    for name, points in learned.launches.items()}}}, indent=1)
 
 
+# A file's form: a type, [form of each], {name or None, for any: form of each},
+# or how many numbers a list has.
+_FORM = {'sources': [str], 'gpu': str, 'launches': {None: [7]},
+         'formulas': {None: {'work': 3, 'threads': 2, 'count': 1}},
+         'host': {None: 2}}
+
+
 def read(path: str, flag: str = '--hardware') -> Calibration:
   """Reads what `--calibrate` wrote; UserError if any field is not as written.
   """
   content = files.read_json(os.path.expanduser(path))
   try:
-    fields = _object('the file', content).get('calibration')
-    known = [each.name for each in dataclasses.fields(Calibration)]
-    _require(sorted(_object('calibration', fields)) == sorted(known),
-             'calibration', [*fields], f'an object of {", ".join(known)}')
-    sources, gpu, launches, formulas, host = (fields[name] for name in known)
-    for text in (*_require(isinstance(sources, list), 'sources', sources,
-                           'a list of texts'), gpu):
-      _require(isinstance(text, str), 'sources or gpu', text, 'a text')
-    formulas = {key: {
-        name: _numbers(f'formulas {key} {name}', terms, 1 + len(
-            _require(name in _FORMULAS, f'formulas {key}', name,
-                     ' or '.join(_FORMULAS)) and _FORMULAS[name]))
-        for name, terms in _object(f'formulas {key}', each).items()}
-                for key, each in _object('formulas', formulas).items()}
-    launches = {name: {tuple(row[:3]): Times(*row[3:]) for row in (
-        _numbers(f'launches {name}', row, 7, 3) for row in _require(
-            isinstance(rows, list), f'launches {name}', rows, 'a list'))}
-                for name, rows in _object('launches', launches).items()}
-    host = {key: tuple(_numbers(f'host {key}', pair, 2))
-            for key, pair in _object('host', host).items()}
+    _check('the file', content, {'calibration': _FORM})
+    sources, gpu, launches, formulas, host = (
+        content['calibration'][name] for name in _FORM)
+    for name, rows in launches.items():
+      if any(min(row[3:6]) <= 0 for row in rows):
+        raise ValueError(f'launches {name}: times and counts must be above 0')
   except ValueError as error:
     raise UserError(
         f'{flag}={path}: was not written by --calibrate of this version, or is '
         f'damaged ({ascii(str(error))[1:-1][:200]}); calibrate into another '
         'file') from error
-  return Calibration(tuple(sources), gpu, launches, formulas, host)
+  return Calibration(
+      tuple(sources), gpu,
+      {name: {tuple(map(float, row[:3])): Times(*map(float, row[3:]))
+              for row in rows} for name, rows in launches.items()},
+      formulas, {key: tuple(pair) for key, pair in host.items()})
 
 
-def _require(condition: bool, name: str, value: Any, rule: str) -> Any:
-  if not condition:
-    raise ValueError(f'{name} is {value!r:.60}; it must be {rule}')
-  return value
-
-
-def _object(name: str, value: Any) -> dict:
-  return _require(isinstance(value, dict), name, value, 'an object')
-
-
-def _numbers(name: str, value: Any, count: int, times: int = 7) -> list:
-  """Numbers in range, which excludes NaN; those of `Times` are positive."""
-  _require(isinstance(value, list) and len(value) == count, name, value,
-           f'a list of {count} numbers')
-  for place, each in enumerate(value):
-    _require(type(each) in (int, float) and 0 <= each <= 1e30
-             and (each > 0 or not times <= place < times + 3), name, each,
-             'a number from 0 to 1e30, and times above 0')
-  return list(map(float, value))
+def _check(name: str, value: Any, form: Any) -> None:
+  """Raises ValueError unless a value and all in it have their forms."""
+  is_list = isinstance(form, (int, list))
+  kind = list if is_list else dict if isinstance(form, dict) else form
+  if not isinstance(value, kind) or (
+      isinstance(form, int) and len(value) != form) or (
+          kind is dict and None not in form and not form.keys() >= value.keys()
+      ) or (form is _FORM and form.keys() != value.keys()):
+    raise ValueError(f'{name} is {value!r:.60}; it must be like {form}')
+  if isinstance(form, int):
+    for each in value:
+      if type(each) not in (int, float) or not 0 <= each <= 1e30:
+        raise ValueError(f'{name} is {each!r:.60}; it must be a number from 0 '
+                         'to 1e30')
+  elif kind is not str:
+    for key, each in enumerate(value) if is_list else value.items():
+      _check(f'{name} {key}', each, form[0] if is_list else form.get(
+          key, form.get(None)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import gzip
-import logging
 import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,18 +19,6 @@ _KINDS = {
     **dict.fromkeys(('cuda_runtime', 'cuda_driver', 'hip_runtime',
                      'hip_driver'), RUNTIME),
     **dict.fromkeys(('kernel', 'gpu_memcpy', 'gpu_memset'), WORK)}
-
-# What a trace without readable work is, by how its categories begin.
-_OTHERS = (
-    ('xpu', 'an Intel XPU, which is not supported; record it on a GPU of '
-     'NVIDIA or AMD'),
-    ('mtia|privateuse|npu|hpu', 'another accelerator; record it on a GPU of '
-     'NVIDIA or AMD'),
-    ('hip|hsa|hcc|roc', "ROCm's own profiler; record it with torch.profiler"),
-    ('Kernel|Memcpy|Memset|Runtime|Operator', 'PyTorch before 1.13; record it '
-     'with a newer one'))
-
-_log = logging.getLogger(__name__)
 
 # Older traces truncate start and duration to whole microseconds, so a call may
 # seem to end after the call that contains it.
@@ -106,27 +93,8 @@ def read(path: str) -> Trace:
   if len(content) > MOST_BYTES:
     raise UserError(f'{path}: holds more than {MOST_BYTES:,} bytes of JSON; '
                     'record fewer steps')
-  return trace_of(path, _parsed(content, path))
-
-
-_ESCAPE = re.compile(rb'(\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))|\\')
-
-
-def _parsed(content: bytes, path: str) -> Any:
-  """JSON, whose backslashes, control characters, broken bytes and bare N/A of
-  some exporters are mended, as TensorBoard's plug-in does."""
-  try:
-    return files.parse_json(content, path, MOST_PARSED_BYTES)
-  except UserError:
-    text = _ESCAPE.sub(lambda match: match[1] or rb'\\\\', content)
-    text = re.sub(rb'([:,[] *)N/A(?= *[],}])', rb'\1"N/A"', re.sub(
-        rb'[\x00-\x1f]', b' ', text)).decode('utf-8', 'replace').encode()
-    if text == content:
-      raise
-  parsed = files.parse_json(text, path, MOST_PARSED_BYTES)
-  _log.warning('%s: is not valid JSON; its backslashes, control characters and '
-               'broken bytes were replaced', path)
-  return parsed
+  return trace_of(path, files.parse_mended(
+      content, path, MOST_PARSED_BYTES))
 
 
 def trace_of(path: str, content: Any) -> Trace:
@@ -143,11 +111,8 @@ def trace_of(path: str, content: Any) -> Trace:
   for each in known:
     each.start, each.end = float(each.start - first), float(each.end - first)
   work = _plausible([each for each in known if each.kind == WORK])
-  calls = [each for each in known
-           if each.kind != WORK and each.duration_us < _MOST_US]
-  if not work:
-    _refuse_others(path, events)
-  calls = _nested(calls)
+  calls = _nested([each for each in known
+                   if each.kind != WORK and each.duration_us < _MOST_US])
   _attribute(calls, work)
   try:
     gpu = str(content['deviceProperties'][0]['name'])
@@ -157,14 +122,6 @@ def trace_of(path: str, content: Any) -> Trace:
   return Trace(path, calls, work, work, gpu, (),
                len(known) - len(calls) - len(work),
                sweep if isinstance(sweep, dict) else None)
-
-
-def _refuse_others(path: str, events: Sequence[Any]) -> None:
-  for pattern, what in _OTHERS:
-    if any(isinstance(event, dict) and re.match(pattern, str(event.get('cat')))
-           for event in events):
-      raise UserError(f'{path}: has no GPU work that can be read; it seems to '
-                      f'be of {what}')
 
 
 def _plausible(work: list[Event]) -> list[Event]:

@@ -1,4 +1,4 @@
-"""The time of a step: launches, streams and dependencies replayed.
+"""The time of a step, replayed.
 
 The host launches work in the recorded order, with calibrated pauses, and waits
 where it waited in the trace. Work starts once it is launched, and the work
@@ -57,11 +57,10 @@ def commands_of(trace: Trace) -> list[Command]:
       continue
     elif 'emcpy' in call.name and call.end >= work[-1].end:
       last = work[-1]
-    operator = call.caller.name if (
-        call.caller and call.caller.kind == kineto.OPERATOR) else ''
+    is_called = call.caller and call.caller.kind == kineto.OPERATOR
     commands.append(Command(
-        call.start, call.end, work, last,
-        f'{operator} {work[0].name if work else call.name}'))
+        call.start, call.end, work, last, (call.caller.name if is_called else ''
+        ) + f' {work[0].name if work else call.name}'))
   return sorted(commands, key=lambda command: command.start)
 
 

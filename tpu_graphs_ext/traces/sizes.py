@@ -11,28 +11,24 @@ import itertools
 import math
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Optional, Union
+from typing import Any, NamedTuple, Union
 
 from tpu_graphs_ext.traces import kinds
 from tpu_graphs_ext.traces.kineto import Event, is_number
 
 SIZES = 'multiply_adds', 'bytes', 'threads'
-# Bytes of a value.
-_BYTES = {
-    'double': 8, 'float': 4, 'Half': 2, 'BFloat16': 2, 'long': 8,
-    'long int': 8, 'long long': 8, 'int': 4, 'short': 2, 'char': 1,
-    'signed char': 1, 'unsigned char': 1, 'bool': 1, 'Float8_e4m3fn': 1,
-    'Float8_e5m2': 1, 'complex<float>': 8, 'complex<double>': 16}
+_BYTES = {name: size for size, names in (  # Of a value.
+    (1, 'char,signed char,unsigned char,bool,Float8_e4m3fn,Float8_e5m2'),
+    (2, 'Half,BFloat16,short'), (4, 'float,int'), (16, 'complex<double>'),
+    (8, 'double,long,long int,long long,complex<float>')
+) for name in names.split(',')}
 _MOST, _MOST_SIDE = 1e30, 2**32  # Of a size, and of a block or a grid.
 _MOST_OUTER = 16  # Calls around a kernel that may tell its sizes.
 SECTOR_BYTES = 32  # Memory moves in sectors.
-# Values that a block of multi_tensor_apply takes (kChunkSize in PyTorch).
-_CHUNK = 65536
 
 
 class Tensor(NamedTuple):
-  """Of a single value the shape is ()."""
-  shape: tuple
+  shape: tuple  # Of a single value ().
   value_bytes: int
 
   @property
@@ -54,11 +50,8 @@ def sizes_of(work: Event) -> dict[str, float]:
   sizes: dict[str, Any] = {}
   if is_number(moved) and moved > 0:  # By copies and fills.
     sizes['bytes'] = moved
-  elif kind == kinds.OPTIMIZER and blocks:
-    # A launch takes a part of the tensors, which only its grid tells.
-    each = 2 if re.search('BFloat16|Half', work.name) else 4
-    sizes['bytes'] = blocks * _CHUNK * each * _lists_moved(work.name)
-  elif kind != kinds.LAYOUT:  # A part of the operator; its grid tells which.
+  # A launch of these does a part of the operator; only its grid tells which.
+  elif kind not in (kinds.LAYOUT, kinds.OPTIMIZER):
     sizes = _sizes_of_operator(work, kind, blocks)
   if blocks and threads:
     sizes['threads'] = blocks * threads
@@ -66,24 +59,15 @@ def sizes_of(work: Event) -> dict[str, float]:
           if 0 < size < _MOST}
 
 
-def _lists_moved(name: str) -> int:
-  """How many lists of tensors a function of multi_tensor_apply moves."""
-  if (parts := re.search(r'Functor<\w+, \d, (\d), \d', name)):
-    return int(parts[1]) + 1  # It reads so many, and writes one.
-  lists = re.search(r'Metadata<(?:[a-z]+, )?(\d)', name)
-  depth = int(lists[1]) if lists else 1
-  return 2 * depth - 1 if 'Adam' in name else depth  # All but the gradient.
-
-
-def _volume(sides: Any) -> Optional[int]:
-  if isinstance(sides, list) and len(sides) == 3 and all(
-      type(side) is int and 0 < side < _MOST_SIDE for side in sides):
-    return math.prod(sides)
-  return None
+def _volume(sides: Any) -> int:
+  """Of a block or a grid, or 0."""
+  known = isinstance(sides, list) and len(sides) == 3 and all(
+      type(side) is int and 0 < side < _MOST_SIDE for side in sides)
+  return math.prod(sides) if known else 0
 
 
 def _sizes_of_operator(work: Event, kind: str,
-                       blocks: Optional[int]) -> dict[str, Any]:
+                       blocks: int) -> dict[str, Any]:
   """From the innermost operator around a kernel that has shapes."""
   for call in itertools.islice(
       work.caller.upward() if work.caller else (), _MOST_OUTER):
@@ -182,7 +166,7 @@ def _attention(call: Event, inputs: Sequence[Argument]) -> dict[str, Any]:
           'bytes': (2 * query.bytes + key.bytes + value.bytes) << backward}
 
 
-def _recurrent(work: Event, kind: str, blocks: Optional[int], call: Event,
+def _recurrent(work: Event, kind: str, blocks: int, call: Event,
                inputs: Sequence[Argument]) -> dict[str, Any]:
   """One of the products that a recurrent layer launches, or its cells.
 
@@ -210,9 +194,8 @@ def _moved(call: Event, inputs: Sequence[Argument]) -> dict[str, Any]:
   """Others read their inputs and write as much as the largest of them."""
   parts = [sum(part.bytes for part in each) if isinstance(each, list)
            else each.bytes for each in inputs if each is not None]
-  if not parts:
-    return {}
-  return {'bytes': sum(parts) + (0 if call.name in _WRITING else max(parts))}
+  return {'bytes': sum(parts) + (
+      0 if call.name in _WRITING else max(parts, default=0))}
 
 
 def _moved_with(which: int, value_bytes: int, _: Event,
