@@ -198,7 +198,7 @@ def test_the_file_holds_all_of_a_calibration(tmp_path):
   assert calibrate.read(str(path)) == known
   for content, said in (
       ('[]', 'was not written by --calibrate'), ('{', 'is not JSON'),
-      ('{"calibration": {"kinds": {}}}', 'calibration is .*; it must be like'),
+      ('{"calibration": {"kinds": {}}}', 'calibration is .*; it must be an'),
       (calibrate.to_json(known).replace('4.0', '-4'),
        'host pause is -4; it must be a number from 0'),
       (calibrate.to_json(known).replace('8.0', '0'),

@@ -279,7 +279,9 @@ def read(path: str, flag: str = '--hardware') -> Calibration:
   """
   content = files.read_json(os.path.expanduser(path))
   try:
-    _check('the file', content, {'calibration': _FORM})
+    _check('the file', content, {None: _FORM})
+    if 'calibration' not in content:
+      raise ValueError('it has no calibration')
     sources, gpu, launches, formulas, host = (
         content['calibration'][name] for name in _FORM)
     for name, rows in launches.items():
@@ -299,19 +301,26 @@ def read(path: str, flag: str = '--hardware') -> Calibration:
 
 def _check(name: str, value: Any, form: Any) -> None:
   """Raises ValueError unless a value and all in it have their forms."""
-  is_list = isinstance(form, (int, list))
-  kind = list if is_list else dict if isinstance(form, dict) else form
-  if not isinstance(value, kind) or (
-      isinstance(form, int) and len(value) != form) or (
-          kind is dict and None not in form and not form.keys() >= value.keys()
-      ) or (form is _FORM and form.keys() != value.keys()):
-    raise ValueError(f'{name} is {value!r:.60}; it must be like {form}')
+  if isinstance(form, (int, list)):
+    rule = f'a list of {form} numbers' if isinstance(form, int) else 'a list'
+    right = isinstance(value, list) and len(value) == (
+        form if isinstance(form, int) else len(value))
+  elif form is str:
+    rule, right = 'a text', isinstance(value, str)
+  else:
+    rule = 'an object' + ('' if None in form else f' of {", ".join(form)}')
+    right = isinstance(value, dict) and (
+        None in form or form.keys() == value.keys()
+        or (form is not _FORM and form.keys() >= value.keys()))
+  if not right:
+    raise ValueError(f'{name} is {value!r:.60}; it must be {rule}')
   if isinstance(form, int):
     for each in value:
       if type(each) not in (int, float) or not 0 <= each <= 1e30:
         raise ValueError(f'{name} is {each!r:.60}; it must be a number from 0 '
                          'to 1e30')
-  elif kind is not str:
-    for key, each in enumerate(value) if is_list else value.items():
-      _check(f'{name} {key}', each, form[0] if is_list else form.get(
-          key, form.get(None)))
+  elif form is not str:
+    for key, each in (enumerate(value) if isinstance(form, list)
+                      else value.items()):
+      _check(f'{name} {key}', each, form[0] if isinstance(form, list)
+             else form.get(key, form.get(None)))

@@ -45,7 +45,7 @@ _KINDS = [(kind, re.compile(pattern)) for kind, pattern in (
                   r'triton_poi'))]
 # Their time depends on the arithmetic of their values. A kind that a
 # calibration has not seen is predicted as a product of the same arithmetic.
-COMPUTING = PRODUCT, CONVOLUTION, ATTENTION, RECURRENT
+COMPUTING = PRODUCT, CONVOLUTION, ATTENTION
 
 HALF, TF32, FLOAT, DOUBLE, BYTE = 'half', 'tf32', 'float', 'double', '8 bits'
 _ARITHMETIC = [(arithmetic, re.compile(pattern)) for arithmetic, pattern in (

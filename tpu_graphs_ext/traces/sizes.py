@@ -175,16 +175,17 @@ def _recurrent(work: Event, kind: str, blocks: int, call: Event,
   """
   gates, hidden = next(each for each in inputs if isinstance(each, list)
                        and each)[1].shape
-  steps, batch, width = next(each.shape for each in inputs if isinstance(
-      each, Tensor) and len(each.shape) == 3)
+  # Input, which may have the batch first, and state.
+  (*rows, width), (_, batch, _), *_ = (each.shape for each in inputs if (
+      isinstance(each, Tensor) and len(each.shape) == 3))
   tile = re.search(r'(\d+)x(\d+)[x_]', work.name)
   if kind != kinds.PRODUCT or not tile or not blocks:
     return {'bytes': 4 * batch * (gates + 2 * hidden)}
   result = blocks * int(tile[1]) * int(tile[2])
-  forms = [(batch, gates, hidden), (steps * batch, gates, width)]
+  forms = [(batch, gates, hidden), (math.prod(rows), gates, width)]
   if 'backward' in call.name:
-    forms = [(batch, hidden, gates), (steps * batch, width, gates),
-             (gates, hidden, steps * batch)]
+    forms = [(batch, hidden, gates), (math.prod(rows), width, gates),
+             (gates, hidden, math.prod(rows))]
   m, n, k = min(forms, key=lambda form: abs(
       math.log(result / (form[0] * form[1]))))
   return {'multiply_adds': result * k, 'bytes': 4 * (m * n + m * k + n * k)}
