@@ -110,15 +110,15 @@ class Loops:
     """(M, N, K) of a single product or convolution, without its batches."""
     if self.products != 1:
       return None
-    nest, own = self.nest, self.axes >= _DIMS
+    nest, is_filter = self.nest, self.axes >= _DIMS
     rows, features, taps = (table[0][self.axes] > 0 for table in (
         nest.rows, nest.features, nest.taps))
     return tuple(math.prod(self.size[of].tolist()) for of in (
-        rows, features & ~own, (features | taps) & own))
+        rows, features & ~is_filter, (features | taps) & is_filter))
 
   def counts(self, tiles: np.ndarray) -> dict[str, np.ndarray]:
     """Of `_Counts` of models.py, by name: float64 [tiles] each."""
-    counts = _traced('counts')(self.nest, self._on_axes(tiles))
+    counts = _traced()[1](self.nest, self._on_axes(tiles))
     return {name: value[0].astype(np.float64)
             for name, value in counts._asdict().items()}
 
@@ -147,7 +147,7 @@ def loops_of(kernels: Sequence[Kernel]) -> list[Loops]:
     first += kernel.num_nodes
   if not kernels:
     return []
-  return _apart(_traced('loops')(
+  return _apart(_traced()[0](
       np.concatenate([_widened(k.node_feat, _WIDTH) for k in kernels]),
       np.concatenate([k.node_opcode for k in kernels]).astype(np.int32),
       np.concatenate(edges).astype(np.int32),
@@ -164,22 +164,22 @@ def _widened(table: np.ndarray, width: int) -> np.ndarray:
 
 def _apart(nests: Any) -> list[Loops]:
   """The loops of each kernel of a batch."""
-  found = []
+  kernels = []
   for number in range(len(nests.size)):
     is_here = nests.streams.kernel == number
     streams = type(nests.streams)(*(part[is_here] for part in nests.streams))
     nest = type(nests)(*(
         value if isinstance(value, tuple) else value[number:number + 1]
         for value in nests))
-    found.append(Loops(nest._replace(
+    kernels.append(Loops(nest._replace(
         source=nest.source - is_here.argmax(),
         streams=streams._replace(kernel=streams.kernel * 0))))
-  return found
+  return kernels
 
 
 @functools.cache
-def _traced(name: str) -> Callable[..., Any]:
-  """The function `loops` or `counts`, from arrays to arrays."""
+def _traced() -> tuple[Callable[..., Any], Callable[..., Any]]:
+  """`loops` and `counts`, from arrays to arrays."""
   import tensorflow as tf
   models = load_models.models_module()
 
@@ -192,16 +192,17 @@ def _traced(name: str) -> Callable[..., Any]:
   def counts(nest, tile):
     return models._Geometry.counts(nest, tile)[0]
 
+  def arrays_of(function):
+    return lambda *arrays: tf.nest.map_structure(
+        lambda x: x.numpy(), function(*arrays))
+
   ints = tf.TensorSpec([None], tf.int32)
-  traced = tf.function(loops, autograph=False, input_signature=[
+  loops = tf.function(loops, autograph=False, input_signature=[
       tf.TensorSpec([None, _WIDTH]), ints, tf.TensorSpec([None, 2], tf.int32),
       ints])
-  if name != 'loops':
-    nest = tf.nest.map_structure(
-        lambda x: tf.TensorSpec(x.shape, x.dtype),
-        traced.get_concrete_function().structured_outputs)
-    traced = tf.function(
-        counts, autograph=False, input_signature=[
-            nest, tf.TensorSpec([1, models._AXES, None])])
-  return lambda *arrays: tf.nest.map_structure(
-      lambda x: x.numpy(), traced(*arrays))
+  nest = tf.nest.map_structure(
+      lambda x: tf.TensorSpec(x.shape, x.dtype),
+      loops.get_concrete_function().structured_outputs)
+  counts = tf.function(counts, autograph=False, input_signature=[
+      nest, tf.TensorSpec([1, models._AXES, None])])
+  return arrays_of(loops), arrays_of(counts)
