@@ -259,10 +259,10 @@ class _Grader:
           f'{these}the model folder and the run file are from different '
           'trainings, or models.py (perhaps the order in which the class '
           f'creates its variables) or the data has changed since, or {_STALE}'
-          + bool(answer.state) * (
-              f'. The model has {answer.state} variables that are not trained, '
-              'as batch normalisation has; the grader copies trained variables '
-              'only'))
+          + ('' if not answer.state else
+             f'. The model has {answer.state} variables that are not trained, '
+             'as batch normalisation has; the grader copies trained variables '
+             'only'))
 
   def _ranks_as_here(self, odd: Iterable[str], toy_data: bool = False) -> bool:
     """Whether the model ranks some kernels as in the run file when features

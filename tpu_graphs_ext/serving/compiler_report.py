@@ -43,7 +43,8 @@ class CompilerReport:
   def text(self) -> str:
     """A heading, notes and a line for each kernel."""
     count = len(self.kernels)
-    return '\n'.join([f'{self.source}: {count:,} kernel{"s" * (count != 1)}',
+    return '\n'.join([f'{self.source}: {count:,} kernel'
+                      + ('' if count == 1 else 's'),
                       *(f'  {note}' for note in self.notes), '',
                       self.table()])
 
