@@ -11,11 +11,13 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 from tqdm import tqdm
 
-from support import eager_training, tiny_kernels, tiny_models
+from support import eager_training, tiny_kernels, tiny_models, waiting
+from support.places import PROJECT
 from tpu_graphs_ext import cli
 from tpu_graphs_ext.cli import app, flags
 from tpu_graphs_ext.errors import UserError
@@ -318,3 +320,30 @@ def test_predict_and_rank(model_flags, capsys, tmp_path):
     # The CSV is padded with 0, the list is not.
     assert rows[ranking['tile_id']] == ';'.join(
         map(str, chosen + [0] * (5 - len(chosen))))
+
+
+@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_ends_what_the_verb_started(tmp_path, number):
+  """Here the process that lowers, sent to the parent alone; within 2 s."""
+  (tmp_path / 'slow.py').write_text(
+      'import os, pathlib, time\n'
+      'pathlib.Path("pid").write_text(str(os.getpid()))\n'
+      'time.sleep(120)\ndef f(x): pass\n')
+  (tmp_path / 'libtpu.so').touch()
+  process = subprocess.Popen(
+      [sys.executable, '-c', 'import signal\n'
+       'signal.signal(signal.SIGINT, signal.default_int_handler)\n'
+       'import tpu_graphs_ext.cli as c; raise SystemExit(c.main())',
+       'rank', 'slow.py:f', '--shapes', 'f32[3]'], cwd=tmp_path,
+      env={**os.environ, 'PYTHONPATH': str(PROJECT),
+           'TPU_GRAPHS_EXT_LIBTPU': str(tmp_path / 'libtpu.so')},
+      stderr=subprocess.PIPE, start_new_session=True)
+  assert waiting.wait_for(lambda: (tmp_path / 'pid').exists()
+                          and (tmp_path / 'pid').read_text(), 60)
+  start = time.monotonic()
+  process.send_signal(number)
+  error = process.communicate(timeout=60)[1].decode()
+  assert time.monotonic() - start < 10  # On a busy machine; .4 s on a free one.
+  assert process.returncode == 128 + number and 'interrupted' in error
+  with pytest.raises(ProcessLookupError):
+    os.kill(int((tmp_path / 'pid').read_text()), 0)
