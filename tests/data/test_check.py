@@ -132,6 +132,7 @@ COLUMNS = [  # Array, change of it, row that is named, first words of the rule.
     ('config_feat', at(3, 15, 9), 3, 'bounds must be positive'),
     ('config_feat', at(2, slice(7, 16, 8), 0), 2, 'bounds must be positive'),
     ('config_feat', at(1, slice(8, 16), 0), 1, 'bounds must be positive'),
+    ('config_feat', lambda table: np.roll(table, 16, 1), 0, 'bounds must be'),
     ('config_feat', at(1, slice(0, 2), (0, 2)), 1, 'bounds must be positive'),
     ('config_runtime_normalizers', at(4, (), 3000), 4,
      'the default tile of one kernel cannot take twice as long')]

@@ -3,6 +3,7 @@
 import pytest
 
 from support.tiny_hlo import add
+from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import loops, protos
 
 TUPLE = protos.PrimitiveType.Value('TUPLE')
@@ -133,3 +134,31 @@ def test_computations_that_call_each_other_twice_are_counted_once():
             called_computation_ids=[number - 1] if number else [])
   runs, _ = loops.runs_of(module)
   assert runs[0].times == 2**40
+
+
+def test_work_is_bounded_by_the_size_of_the_module():
+  """Computations that call the next one twice, and tuples of tuples."""
+  for levels, is_sound in ((40, True), (60, False), (2000, False)):
+    module = protos.HloModuleProto(name='m', entry_computation_id=1)
+    for number in range(levels, 0, -1):
+      computation = module.computations.add(id=number, root_id=2 * number)
+      for place in (0, 1):
+        node = computation.instructions.add(
+            id=2 * number + place, opcode='call' if number < levels else 'add')
+        node.called_computation_ids.extend([number + 1] * (number < levels))
+    if is_sound:
+      assert loops.runs_of(module)[0][levels].times == 2 ** (levels - 1)
+    else:
+      with pytest.raises(UserError, match='times, which no program does'):
+        loops.runs_of(module)
+  module = protos.HloModuleProto(name='m', entry_computation_id=1)
+  computation = module.computations.add(id=1, root_id=61)
+  for number in range(60):
+    node = computation.instructions.add(
+        id=number, opcode='tuple', operand_ids=2 * [max(0, number - 1)])
+    node.shape.element_type = protos.PrimitiveType.Value('TUPLE')
+  for number in (60, 61):
+    computation.instructions.add(
+        id=number, opcode='call', operand_ids=[59], called_computation_ids=[2])
+  module.computations.add(id=2, root_id=0).instructions.add(id=0, opcode='add')
+  assert loops.runs_of(module)[0][2].times == 2

@@ -59,8 +59,7 @@ _NODE_TOTALS = _with_totals(schema.NODE_GROUPS, (
     'shape_dimensions', 'window_size', 'window_stride', 'window_padding_low',
     'window_padding_high', 'window_window_dilation', 'window_base_dilation'))
 _BOUNDS = _with_totals(schema.CONFIG_GROUPS, schema.CONFIG_GROUPS)
-_KERNEL, _OUTPUT = map([*schema.CONFIG_GROUPS].index, (
-    'kernel_bounds', 'output_bounds'))
+_OUTPUT = [*schema.CONFIG_GROUPS].index('output_bounds')
 
 
 def _wrong_totals(dims: np.ndarray, total: np.ndarray,
@@ -89,7 +88,7 @@ def _wrong_bounds(configs: np.ndarray) -> np.ndarray:
   wrong = _wrong_totals(dims, groups[..., -2], product) | (
       (product != 0) != is_there) | (dims < 0).any(-1) | (
           (dims[..., 1:] != 0) & (dims[..., :-1] == 0)).any(-1)
-  return wrong.any(-1) | (is_there[:, _KERNEL] & ~is_there[:, _OUTPUT])
+  return wrong.any(-1) | (is_there.any(-1) & ~is_there[:, _OUTPUT])
 
 
 def _of_width(width: int, broken: Callable) -> Callable:
@@ -144,8 +143,8 @@ COLUMNS = (
          'type at most 1, the others 0; are columns missing or shifted?'),
     Rule(('config_feat',), _of_width(
         len(schema.CONFIG_FEATURES), _wrong_bounds),
-         'bounds must be positive, then 0, of an output wherever a kernel has '
-         'some, with their sum and product; are columns missing or shifted?'))
+         'bounds must be positive, then 0, with their sum and product, some of '
+         'them of the output; are columns missing or shifted?'))
 # Without these, reading a file would give nonsense.
 _READ = (
     *(Rule((name,), lambda table: ~np.isfinite(table), 'values must be finite')

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from typing import NamedTuple, Optional, Union
 
+from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import protos
 
 # Their computations run like the entry.
@@ -20,6 +21,7 @@ _FORWARDS = frozenset({'bitcast', 'convert', 'copy', 'domain', 'opt-barrier',
 _WHOLE = frozenset(map(protos.PrimitiveType.Value, (
     'PRED', 'S8', 'S16', 'S32', 'S64', 'U8', 'U16', 'U32', 'U64')))
 _TUPLE = protos.PrimitiveType.Value('TUPLE')
+_MOST_RUNS = 1 << 53  # Float64 counts no further.
 _MOST_NESTED = 3  # Fusions in fusions that are looked into.
 Value = Union[dict, list, None]
 
@@ -49,6 +51,10 @@ def runs_of(module: protos.HloModuleProto) -> tuple[dict[int, Runs], int]:
       open_loops += trips is None
       for called, argument in zip(node.called_computation_ids, passed):
         times[called] += times[number] * (1 if trips is None else trips)
+        if times[called] > _MOST_RUNS:
+          raise UserError(
+              f'HLO module {module.name!r}: computation {called} would run '
+              f'more than {_MOST_RUNS:,} times, which no program does')
         if trips is None or number in is_open:
           is_open.add(called)
         arguments[called] = _agreed(arguments.get(called, argument), argument)
@@ -85,6 +91,8 @@ def _callers_first(entry: int, computations: dict) -> list[int]:
 
 def _agreed(first: Value, second: Value) -> Value:
   """What two callers pass, where it is the same."""
+  if first is second:
+    return first
   if isinstance(first, list) and isinstance(second, list) and (
       len(first) == len(second)):
     return list(map(_agreed, first, second))
@@ -134,7 +142,10 @@ class _Values:
     if node.opcode == 'constant':
       return _constant(node.literal)
     if node.opcode in ('tuple', 'copy-start'):
-      return list(map(self.of, operands))
+      # Tuples in tuples in tuples may stand for any number of values.
+      return [None if isinstance(value, list) and any(
+          isinstance(inner, list) for inner in value) else value
+              for value in map(self.of, operands)]
     if node.opcode in ('get-tuple-element', 'copy-done'):
       whole = self.of(operands[0])
       return (whole[node.tuple_index] if isinstance(whole, list)
