@@ -47,10 +47,19 @@ def test_lists_of_tensors_copies_and_threads():
 
 
 def test_optimizers_have_the_size_of_their_grid():
-  """A launch takes a part of the list."""
+  """A launch takes a part of the list: 65,536 values for each block."""
+  grid = {'grid': [320, 1, 1], 'block': [512, 1, 1]}
   call = op('aten::_foreach_add_', 0, 9, [[[8], [2]]], ['TensorList'])
-  assert sizes_of(call, 'multi_tensor_apply_kernel<>', grid=[320, 1, 1],
-                  block=[512, 1, 1]) == {'threads': 320 * 512}
+  for name, lists in (
+      ('TensorListMetadata<2>, BinaryOpListAlphaFunctor<float, 2, 2, 0>', 3),
+      ('TensorListMetadata<2>, UnaryOpFunctor<float, 2, 1, 1>', 2),
+      ('TensorListMetadata<1>, LpNormFunctor<float, (NormType)1, float>', 1),
+      ('TensorListScalarListMetadata<float, 3>, '
+       'PointwiseOpScalarListFunctor<float, 3, 3, 0>', 4),
+      ('FusedOptimizerTensorListMetadata<4>, FusedAdamMathFunctor<float, 4>',
+       7)):
+    assert sizes_of(call, f'multi_tensor_apply_kernel<{name}>', **grid) == {
+        'bytes': 320 * 65536 * 4 * lists, 'threads': 320 * 512}
 
 
 def test_convolutions_by_hand():

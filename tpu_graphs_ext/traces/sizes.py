@@ -25,6 +25,7 @@ _BYTES = {name: size for size, names in (  # Of a value.
 _MOST, _MOST_SIDE = 1e30, 2**32  # Of a size, and of a block or a grid.
 _MOST_OUTER = 16  # Calls around a kernel that may tell its sizes.
 SECTOR_BYTES = 32  # Memory moves in sectors.
+_CHUNK = 65536  # Values of a block of multi_tensor_apply (its kChunkSize).
 
 
 class Tensor(NamedTuple):
@@ -50,13 +51,25 @@ def sizes_of(work: Event) -> dict[str, float]:
   sizes: dict[str, Any] = {}
   if is_number(moved) and moved > 0:  # By copies and fills.
     sizes['bytes'] = moved
-  # A launch of these does a part of the operator; only its grid tells which.
+  # A launch of these does a part of the operator, which only its grid tells.
+  elif kind == kinds.OPTIMIZER and blocks:
+    each = 2 if re.search('BFloat16|Half', work.name) else 4
+    sizes['bytes'] = blocks * _CHUNK * each * _lists_moved(work.name)
   elif kind not in (kinds.LAYOUT, kinds.OPTIMIZER):
     sizes = _sizes_of_operator(work, kind, blocks)
   if blocks and threads:
     sizes['threads'] = blocks * threads
   return {name: float(size) for name, size in sizes.items()
           if 0 < size < _MOST}
+
+
+def _lists_moved(name: str) -> int:
+  """How many lists of tensors a function of multi_tensor_apply moves."""
+  if (parts := re.search(r'Functor<\w+, \d, (\d), \d', name)):
+    return int(parts[1]) + 1  # It reads so many, and writes one.
+  lists = re.search(r'Metadata<(?:[a-z]+, )?(\d)', name)
+  depth = int(lists[1]) if lists else 1
+  return 2 * depth - 1 if 'Adam' in name else depth  # All but the gradient.
 
 
 def _volume(sides: Any) -> int:
