@@ -133,6 +133,8 @@ libtpu.Compiler = Compiler
 
 
 def test_a_compiler_that_refuses_ends_or_hangs(monkeypatch):
+  # Programs that fill a pipe arrive however slowly the process starts.
+  monkeypatch.setattr(subprocesses, '_POLL_SECONDS', 0.01)
   before, after = subprocesses._START.rsplit('; ', 1)
   monkeypatch.setattr(subprocesses, '_START', f'{before}{FAKE}{after}')
 

@@ -106,18 +106,23 @@ def _run(job: str, arguments: list[Any], content: bytes = b'',
       environment.update(libtpu.ENVIRONMENT, TMPDIR=folder)
     # Another Python may see this package, but no other folder beside it.
     os.symlink(_PACKAGE, os.path.join(folder, 'tpu_graphs_ext'))
+    # A file, because a pipe of more than 64 KiB must be fed while it is read.
+    path = os.path.join(folder, 'input')
+    with open(path, 'wb') as file:
+      file.write(content)
     try:
-      process = subprocess.Popen(
-          children.command(_START, folder, json.dumps([job, arguments]),
-                           python=python), stdin=subprocess.PIPE,
-          stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment,
-          cwd=folder if compiles else None)
+      with open(path, 'rb') as file:
+        process = subprocess.Popen(
+            children.command(_START, folder, json.dumps([job, arguments]),
+                             python=python), stdin=file,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment,
+            cwd=folder if compiles else None)
     except OSError as error:
       raise UserError(
           f'--jax_python={python}: cannot be run ({error})') from error
     _running.add(process)
     try:
-      output, log = _outputs(job, process, content, seconds, progress)
+      output, log = _outputs(job, process, seconds, progress)
     finally:  # Also when interrupted.
       process.kill()
       process.wait()
@@ -131,16 +136,15 @@ def _run(job: str, arguments: list[Any], content: bytes = b'',
   raise UserError(reason)
 
 
-def _outputs(job: str, process: subprocess.Popen, content: bytes,
-             seconds: Optional[float], progress: Progress
-             ) -> tuple[bytes, bytes]:
+def _outputs(job: str, process: subprocess.Popen, seconds: Optional[float],
+             progress: Progress) -> tuple[bytes, bytes]:
   """What it wrote to stdout and stderr; UserError if it takes too long."""
   start = time.monotonic()
   while True:
     try:
-      return process.communicate(content or None, timeout=_POLL_SECONDS)
+      return process.communicate(timeout=_POLL_SECONDS)
     except subprocess.TimeoutExpired as error:
-      content, taken = b'', time.monotonic() - start
+      taken = time.monotonic() - start
       if seconds is not None and taken > seconds:
         raise UserError(f'{job}: took more than {seconds:.0f} s') from error
       if progress is not None:
