@@ -41,11 +41,11 @@ def test_statistics_are_those_of_the_trainer(data_root):
   for least, part in ((10, stored), (-1, stored['all_kernels'])):
     expected = FeatureStats.of_partition(
         read.read_kernels(folder, min_configs=least))
-    found = FeatureStats.from_json(part)
+    statistics = FeatureStats.from_json(part)
     for table in ('node', 'config'):
       for bound in ('minimum', 'maximum'):  # To the last bit.
         np.testing.assert_array_equal(
-            getattr(getattr(found, table), bound),
+            getattr(getattr(statistics, table), bound),
             getattr(getattr(expected, table), bound))
   # Equal ones are stored once.
   assert 'all_kernels' not in kwargs_of(data_root, configs=2)['feature_stats']
@@ -60,20 +60,20 @@ def test_what_tiles_count_is_decided_as_in_models(data_root):
   assert kwargs_of(data_root)['feature_stats']['tiles'] == expected[0]
 
 
-@pytest.mark.parametrize('given,flag,expected', [
+@pytest.mark.parametrize('argument,flag,expected', [
     ({'tiles': 'elements'}, '', 'elements'),
     ({'tiles': 'layout tiles'}, '', 'layout tiles'),
     ({}, 'elements', 'elements'), ({}, 'layout', 'layout tiles'),
     ({'tiles': 'elements'}, 'layout', 'layout tiles')])
 def test_what_tiles_count_can_be_given(
-    data_root, tmp_path, caplog, given, flag, expected):
+    data_root, tmp_path, caplog, argument, flag, expected):
   """Alone, or with the statistics; to `stats` and to `train`."""
   for whole in (False, True):
     stored = kwargs_of(data_root)['feature_stats'] if whole else {}
-    kwargs = json.dumps({'feature_stats': {**stored, **given}})
+    kwargs = json.dumps({'feature_stats': {**stored, **argument}})
     assert kwargs_of(data_root, model_kwargs_json=kwargs, tiles=flag)[
         'feature_stats']['tiles'] == (
-            expected if given or flag else stored['tiles'])
+            expected if argument or flag else stored['tiles'])
     with caplog.at_level('INFO'):
       prepared, splits = TILE.prepared(settings(
           data_root, tmp_path, model_kwargs_json=kwargs, tiles=flag))

@@ -97,7 +97,7 @@ def test_fast_configurations_are_drawn_sooner(collection):
 
 def test_segments():
   rng = np.random.default_rng(0)
-  found = [layout_batches.segment(rng, 70, 30) for _ in range(50)]
-  assert {(part.start, part.stop) for part in found} == {
+  segments = [layout_batches.segment(rng, 70, 30) for _ in range(50)]
+  assert {(part.start, part.stop) for part in segments} == {
       (0, 30), (30, 60), (60, 70)}
   assert layout_batches.segment(rng, 70, -1) == slice(0, 70)

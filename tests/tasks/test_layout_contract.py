@@ -61,8 +61,8 @@ def test_scores_of_some_size_and_no_nan(made, name):
 def test_a_score_depends_on_its_own_program_and_configuration(made, name):
   model, scores = made(name)
   order = np.array([6, 2, 0, 1, 5, 4, 3])
-  turned = [{**one, 'node_config_feat': one['node_config_feat'][order]}
-            for one in PROGRAMS[::-1]]
+  turned = [{**program, 'node_config_feat': program['node_config_feat'][order]}
+            for program in PROGRAMS[::-1]]
   np.testing.assert_allclose(
       model(graph(turned)), scores[::-1, order], **CLOSE)
   alone = [{**PROGRAMS[1],
@@ -78,12 +78,12 @@ def test_the_order_of_nodes_does_not_matter(made, name):
   if name == 'MyLayoutSAGE':  # First and last operands are by number.
     order = np.arange(40)
   place = np.argsort(order)
-  one = PROGRAMS[0]
-  turned = {**one, 'node_feat': one['node_feat'][order],
-            'node_opcode': one['node_opcode'][order],
-            'edge_index': place[one['edge_index'][::-1]],
-            'node_config_ids': place[one['node_config_ids']][::-1],
-            'node_config_feat': one['node_config_feat'][:, ::-1]}
+  program = PROGRAMS[0]
+  turned = {**program, 'node_feat': program['node_feat'][order],
+            'node_opcode': program['node_opcode'][order],
+            'edge_index': place[program['edge_index'][::-1]],
+            'node_config_ids': place[program['node_config_ids']][::-1],
+            'node_config_feat': program['node_config_feat'][:, ::-1]}
   np.testing.assert_allclose(model(graph([turned])), scores[:1], **CLOSE)
 
 
@@ -91,8 +91,8 @@ def test_the_order_of_nodes_does_not_matter(made, name):
 def test_forward_gives_the_same_in_chunks(made, name, monkeypatch):
   model, scores = made(name)
   monkeypatch.setattr(type(model), '_CHUNK_FLOATS', 1)  # Eight at a time.
-  many = [{**one, 'node_config_feat': np.concatenate(
-      [one['node_config_feat']] * 3)} for one in PROGRAMS]
+  many = [{**program, 'node_config_feat': np.concatenate(
+      [program['node_config_feat']] * 3)} for program in PROGRAMS]
   np.testing.assert_allclose(
       model.forward(graph(many), 3 * CONFIGS), np.tile(scores, 3), **CLOSE)
 
@@ -139,16 +139,16 @@ def test_weights_are_the_whole_state(name, tmp_path, saves):
 @every_model
 def test_odd_programs_have_finite_scores(made, name):
   model, _ = made(name)
-  one = PROGRAMS[0]
-  node = {'node_feat': one['node_feat'][:1], 'node_config_ids': np.zeros(1),
-          'node_opcode': one['node_opcode'][:1],
-          'node_config_feat': one['node_config_feat'][:, :1]}
+  whole = PROGRAMS[0]
+  node = {'node_feat': whole['node_feat'][:1], 'node_config_ids': np.zeros(1),
+          'node_opcode': whole['node_opcode'][:1],
+          'node_config_feat': whole['node_config_feat'][:, :1]}
   odd = [
-      {**one, **node, 'edge_index': np.zeros([0, 2], np.int64)},
-      {**one, 'node_config_ids': np.zeros(0, np.int64),
-       'node_config_feat': one['node_config_feat'][:, :0]},
-      {**one, 'node_feat': one['node_feat'] * 1e9,
-       'node_config_feat': one['node_config_feat'] * 0 - 1}]
+      {**whole, **node, 'edge_index': np.zeros([0, 2], np.int64)},
+      {**whole, 'node_config_ids': np.zeros(0, np.int64),
+       'node_config_feat': whole['node_config_feat'][:, :0]},
+      {**whole, 'node_feat': whole['node_feat'] * 1e9,
+       'node_config_feat': whole['node_config_feat'] * 0 - 1}]
   for program in odd:
     program['node_config_ids'] = program['node_config_ids'].astype(np.int64)
   scores = model(graph(odd)).numpy()

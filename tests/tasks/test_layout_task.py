@@ -74,8 +74,8 @@ def test_the_csv_has_every_configuration_of_every_test_program(
   rows = predictions_csv.read(trained.csv_path)
   assert set(rows) == {'layout:xla:random:test_0', 'layout:xla:random:test_1'}
   for name, order in rows.items():
-    program, = [one for one in ranker.read(loading, 'test')[1]
-                if name.endswith(one.name)]
+    program, = [candidate for candidate in ranker.read(loading, 'test')[1]
+                if name.endswith(candidate.name)]
     assert order == np.argsort(ranker.scores(program), kind='stable').tolist()
   again = rank.predict(
       trained.model_dir, out=str(tmp_path / 'p.csv'), loading=loading)
@@ -104,25 +104,26 @@ def test_chunks_of_configurations_change_nothing(
 
 def test_evaluations_of_two_models_and_their_difference(
     trained, ranker, data_root, loading, tmp_path):
-  one, again = evaluate.evaluate_all(2 * [trained.model_dir], loading=loading)
-  assert one.to_json() == again.to_json()
+  straight, again = evaluate.evaluate_all(
+      2 * [trained.model_dir], loading=loading)
+  assert straight.to_json() == again.to_json()
   reverse = types.SimpleNamespace(
       forward=lambda *inputs: -ranker.model.forward(*inputs))
-  two = LAYOUT.evaluation('reverse', one.data, evaluate.measure(
+  turned = LAYOUT.evaluation('reverse', straight.data, evaluate.measure(
       dataclasses.replace(ranker, model=reverse),
-      programs.read_programs(one.data), 'valid'))
-  assert trained.run_info['final_kendall']['val'] == one.mean['kendall']
+      programs.read_programs(straight.data), 'valid'))
+  assert trained.run_info['final_kendall']['val'] == straight.mean['kendall']
   assert trained.run_info['final_error']['val'] == {
-      str(k): one.mean[f'slowdown_{k}'] for k in one.ks}
-  content = results.to_json([one, two])
+      str(k): straight.mean[f'slowdown_{k}'] for k in straight.ks}
+  content = results.to_json([straight, turned])
   mean = content[0]['differences'][0]['kendall']['mean']
-  assert mean == pytest.approx(2 * one.mean['kendall']) and mean
+  assert mean == pytest.approx(2 * straight.mean['kendall']) and mean
   json.dumps(content, allow_nan=False)
-  text = LAYOUT.evaluation.texts([one, two])
-  assert f'{one.mean["kendall"]:.3f}' in text and (
-      f'\n{one.model} - reverse  ' in text)
+  text = LAYOUT.evaluation.texts([straight, turned])
+  assert f'{straight.mean["kendall"]:.3f}' in text and (
+      f'\n{straight.model} - reverse  ' in text)
   LAYOUT.evaluation.CSV.write(
-      str(tmp_path / 'e.csv'), results.to_csv([one, two]))
+      str(tmp_path / 'e.csv'), results.to_csv([straight, turned]))
   assert (tmp_path / 'e.csv').read_text().count('\n') == 5
 
 

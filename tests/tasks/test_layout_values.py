@@ -59,9 +59,9 @@ def test_padding_to_whole_layout_tiles():
       (100, 8, 0.28),               # 100 of 128 lanes, all of 8 sublanes.
       (3, 100, 128 / 3 * 1.04 - 1),  # 3 of 128, 100 of 104.
       (8, 3, 16 * 4 / 3 - 1)):      # 8 of 128, 3 of 4.
-    found = layout_models._padding(
+    padding = layout_models._padding(
         tf.constant(minor, tf.float32), tf.constant(second, tf.float32))
-    np.testing.assert_allclose(found, want, rtol=1e-5)
+    np.testing.assert_allclose(padding, want, rtol=1e-5)
 
 
 CONVOLUTION, DOT, ADD, SLICE, CONCATENATE, PARAMETER, TRANSPOSE, TUPLE = (
@@ -85,10 +85,10 @@ def tensors_of(opcodes, sizes, config_node, edges, dims=(0, 3, 2, 3, 0, 3)):
 
 def test_the_operands_of_a_convolution_are_told_apart_by_their_sizes():
   """The filter comes first: its features are the output's, its batch is not."""
-  _, found = tensors_of(
+  _, tensors = tensors_of(
       [PARAMETER, ADD, CONVOLUTION],
       [[3, 3, 16, 32], [8, 9, 9, 16], [8, 9, 9, 32]], [2], [(2, 0), (2, 1)])
-  assert found.node.numpy().tolist() == [[2, 1, 0]]
+  assert tensors.node.numpy().tolist() == [[2, 1, 0]]
 
 
 def test_the_last_request_decides_the_layout_of_connected_tensors():
@@ -117,13 +117,13 @@ def test_the_last_request_decides_the_layout_of_connected_tensors():
 
 def test_where_a_reshape_asks_for_nothing_the_last_of_the_others_decides():
   """4 reshapes the sum of the product 2, for the product 6."""
-  found = tensors_of(
+  tensors = tensors_of(
       [PARAMETER, PARAMETER, DOT, ADD, RESHAPE, PARAMETER, DOT],
       [[8, 32], [32, 16], [8, 16], [8, 16], [8, 4, 4], [4, 4], [8, 4, 4]],
       [2, 4, 6], [(2, 0), (2, 1), (3, 2), (4, 3), (6, 4), (6, 5)])[1]
   # Third of a reshape is what it asks of its output.
-  assert found.decider.numpy().tolist() == [[4, 1, 2], [7, 4, 3], [6, 7, 8]]
-  assert found.fallback.numpy().tolist() == [[0, 1, 2], [7, 0, 3], [6, 7, 8]]
+  assert tensors.decider.numpy().tolist() == [[4, 1, 2], [7, 4, 3], [6, 7, 8]]
+  assert tensors.fallback.numpy().tolist() == [[0, 1, 2], [7, 0, 3], [6, 7, 8]]
 
 
 def closest(prices, minor, second):
@@ -189,22 +189,22 @@ def test_costs_of_decided_layouts():
       ([-1, -1, -1, -1, -1, -1], 111), ([0, 1, -1, -1, -1, -1], 111),
       ([-1, -1, 0, 1, -1, -1], 122), ([-1, -1, -1, -1, 0, 1], 212),
       ([-1, -1, 0, 1, 0, 1], 222)):
-    found = layout_models._costs(
+    costs = layout_models._costs(
         tf.constant([[asked]]), of_one, tf.constant(table))
-    np.testing.assert_allclose(found, [[want]], rtol=1e-6)
+    np.testing.assert_allclose(costs, [[want]], rtol=1e-6)
 
 
 def test_features_in_their_own_units_again():
-  one = tiny_layouts.program('a')
-  stats = tiny_layouts.bounds([one])
-  graph = tiny_layouts.graph([one], stats)
+  program = tiny_layouts.program('a')
+  stats = tiny_layouts.bounds([program])
+  graph = tiny_layouts.graph([program], stats)
   node, config = (graph.node_sets[name]['feats'] for name in ('op', 'nconfig'))
   layer = layout_models._Statistics(
       stats, node=node.shape[-1], config=config.shape[-1])
-  np.testing.assert_array_equal(layer.raw('node', node), one['node_feat'])
+  np.testing.assert_array_equal(layer.raw('node', node), program['node_feat'])
   np.testing.assert_array_equal(
       layer.raw('config', config),
-      one['node_config_feat'].transpose(1, 0, 2))
+      program['node_config_feat'].transpose(1, 0, 2))
 
 
 @pytest.fixture
@@ -218,14 +218,14 @@ def running(monkeypatch):
 
 
 def test_statistics_of_what_the_script_reads(running, tmp_path, caplog):
-  one = tiny_layouts.program('a')
+  program = tiny_layouts.program('a')
   name = hashlib.md5(b'data/xla/random/train:6:-1:False').hexdigest()
-  np.savez(tmp_path / f'{name}-cache.npz', node_feat=one['node_feat'],
-           node_config_feat=one['node_config_feat'].reshape(-1, 18))
+  np.savez(tmp_path / f'{name}-cache.npz', node_feat=program['node_feat'],
+           node_config_feat=program['node_config_feat'].reshape(-1, 18))
   flags = dict(data_root='data', source='xla', search='random', configs=6,
                max_configs=-1, toy_data=False, keep_nodes=5)
   running(**flags, cache_dir=str(tmp_path))
-  assert layout_models._of_running_script() == tiny_layouts.bounds([one])
+  assert layout_models._of_running_script() == tiny_layouts.bounds([program])
   running(**flags, cache_dir='')
   assert layout_models._of_running_script() is None
   assert '--cache_dir is empty' in caplog.text
