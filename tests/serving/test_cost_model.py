@@ -203,7 +203,7 @@ def test_models_of_ones_own():
       TILED, row, {'bytes_per_ns': 3.0})
   model = CostModel(dataclasses.replace(ranker, in_elements=True))
   assert model.score(TILED, TILED.config_feat).shape == (8,)
-  for ask in (model.explain, lambda *given: model.score(given[0], given[1:])):
+  for ask in (model.explain, lambda kernel, *tiles: model.score(kernel, tiles)):
     with pytest.raises(UserError, match='counted in elements'):
       ask(TILED, [2048, 4])
   with pytest.raises(UserError, match='forward of Untraceable cannot be comp'):

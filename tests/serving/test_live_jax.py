@@ -88,7 +88,8 @@ def test_a_training_step_is_ranked_by_the_model_of_the_package(rank, capsys):
   shares = [kernel['share'] for kernel in kernels]
   assert shares == sorted(shares, reverse=True)
   assert sum(kernel['share'] for kernel in kernels) == pytest.approx(1)
-  products = [one for one in kernels if 'dot_general' in one['op_name']]
+  products = [
+      kernel for kernel in kernels if 'dot_general' in kernel['op_name']]
   # Two forward; of the backward pass two for the weights and one for `hidden`.
   assert sum(kernel['copies'] for kernel in products) == 5
   for kernel in products:

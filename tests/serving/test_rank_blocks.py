@@ -136,10 +136,10 @@ def test_what_compiles_by_default_is_what_is_recommended():
 
 
 def test_wrong_blocks():
-  for given in ([], [(1, 2)], [(128, 128.0, 128)], [(0, 128, 128)], 'all',
+  for wrong in ([], [(1, 2)], [(128, 128.0, 128)], [(0, 128, 128)], 'all',
                 '128x512', ','):
     with pytest.raises(UserError, match=r'must be .usual., or a list of .bm,'):
-      blocks.rank_blocks(PRODUCT, 'v5e', given)
+      blocks.rank_blocks(PRODUCT, 'v5e', wrong)
   with pytest.raises(UserError, match=r'can have none of the 1; the first is '
                      r'\(2048, 8192, 8192\)'):
     blocks.rank_blocks(PRODUCT, 'v5e', GIVEN[:1])

@@ -35,25 +35,27 @@ class LargestFirst:
     return {'launch_ns': 1000.0}
 
 
-def found_of(module) -> kernel_sources.SourceKernel:
+def source_kernel_of(module) -> kernel_sources.SourceKernel:
   return kernel_sources.source_kernel(
       tpu_compiler.CompiledKernel(module, '', None, 1), module.name)
 
 
-def measured(found, bounds, times):
+def measured(source_kernel, bounds, times):
   """The same with runs; the first is the default."""
   config_feat = np.zeros((len(bounds), 24), np.float32)
   start = schema.CONFIG_GROUPS['output_bounds'].start
   config_feat[:, start:start + len(bounds[0])] = bounds
   return dataclasses.replace(
-      found, default_from=kernel_sources.FROM_FILE, kernel=dataclasses.replace(
-          found.kernel, config_feat=config_feat, runtime_ns=np.array(times),
+      source_kernel, default_from=kernel_sources.FROM_FILE,
+      kernel=dataclasses.replace(
+          source_kernel.kernel, config_feat=config_feat,
+          runtime_ns=np.array(times),
           normalizer_ns=np.full(len(times), times[0])))
 
 
-def ranker_of(found) -> scoring.Ranker:
+def ranker_of(source_kernel) -> scoring.Ranker:
   stats = checks.stats_of([kernel_sources.never_timed(
-      found.kernel, np.tile(np.float32([[0], [99]]), 24))])
+      source_kernel.kernel, np.tile(np.float32([[0], [99]]), 24))])
   return scoring.Ranker(LargestFirst(), stats, schema.NUM_OPCODES, TILE)
 
 
@@ -64,13 +66,13 @@ def text_of(kernels, rankings) -> str:
 
 
 @pytest.fixture(scope='module')
-def found():
+def source_kernel():
   """f32 [32, 256]: bounds 4, 2, 1 by 2, 1."""
-  return found_of(elementwise([32, 256]))
+  return source_kernel_of(elementwise([32, 256]))
 
 
-def test_the_best_first_and_why(found):
-  ranking = rank_kernel(ranker_of(found), found, 2)
+def test_the_best_first_and_why(source_kernel):
+  ranking = rank_kernel(ranker_of(source_kernel), source_kernel, 2)
   assert (ranking.scored, ranking.fitting, ranking.combinations) == (6, 6, 6)
   first, second = ranking.choices
   assert (first.place, first.tile.output_bounds) == (1, (4, 2))
@@ -81,11 +83,11 @@ def test_the_best_first_and_why(found):
   assert first.measured_ns is None
 
 
-def test_runs_of_the_file_give_the_default_and_times(found):
+def test_runs_of_the_file_give_the_default_and_times(source_kernel):
   """A measured tile of 3 rows is not legal; it is scored too."""
-  timed = measured(found, [[1, 2], [4, 2], [3, 2], [4, 2]],
+  timed = measured(source_kernel, [[1, 2], [4, 2], [3, 2], [4, 2]],
                    [200, 100, 170, 90])
-  ranking = rank_kernel(ranker_of(found), timed, None)
+  ranking = rank_kernel(ranker_of(source_kernel), timed, None)
   assert ranking.default_from == kernel_sources.FROM_FILE
   assert ranking.default.tile.output_bounds == (1, 2)
   assert ranking.default.measured_ns == 200
@@ -95,11 +97,11 @@ def test_runs_of_the_file_give_the_default_and_times(found):
 
 
 def test_nodes_and_tiles_outside_the_training_data_are_named(
-    found, monkeypatch, caplog):
+    source_kernel, monkeypatch, caplog):
   caplog.set_level(logging.DEBUG, 'tpu_graphs_ext')
   ranker = dataclasses.replace(
-      ranker_of(found), in_elements=True,
-      opcodes=frozenset(found.kernel.node_opcode.tolist()))
+      ranker_of(source_kernel), in_elements=True,
+      opcodes=frozenset(source_kernel.kernel.node_opcode.tolist()))
   monkeypatch.setattr(scoring, 'load_ranker', lambda *unused: ranker)
   with pytest.raises(UserError, match=r'counted in elements.*--data'):
     tile_search.rank_sources('model_x', [])
@@ -107,7 +109,7 @@ def test_nodes_and_tiles_outside_the_training_data_are_named(
 
   def ranked(columns, opcode):
     source = Future()
-    source.set_result(kernel_sources.Source('f', [found_of(elementwise(
+    source.set_result(kernel_sources.Source('f', [source_kernel_of(elementwise(
         [32, columns], opcode=opcode))], [], []))
     return tile_search.rank_sources('model_x', [source])[0]
 
@@ -131,11 +133,11 @@ def test_nodes_and_tiles_outside_the_training_data_are_named(
       each['table'] for each in wide.to_json()['kernels'][0]['unfamiliar']}
 
 
-def test_a_window_of_another_tensor_is_not_a_default(found):
+def test_a_window_of_another_tensor_is_not_a_default(source_kernel):
   for bounds, default_from in (((9, 2), kernel_sources.FROM_TIME),
                                ((2, 2), kernel_sources.FROM_COMPILER)):
-    ranking = rank_kernel(ranker_of(found), dataclasses.replace(
-        found, window=tpu_compiler.Window(bounds, (), None)), 1)
+    ranking = rank_kernel(ranker_of(source_kernel), dataclasses.replace(
+        source_kernel, window=tpu_compiler.Window(bounds, (), None)), 1)
     assert ranking.default_from == default_from
     assert (ranking.default.tile.output_bounds == (2, 2)) or ranking.notes == [
         "the compiler's tile, output [9, 2], kernel [], belongs to another "
@@ -143,30 +145,32 @@ def test_a_window_of_another_tensor_is_not_a_default(found):
 
 
 def test_kernels_of_one_tile():
-  found = found_of(elementwise([8, 100]))
-  ranking = rank_kernel(ranker_of(found), found)
+  source_kernel = source_kernel_of(elementwise([8, 100]))
+  ranking = rank_kernel(ranker_of(source_kernel), source_kernel)
   assert not ranking.choices and ranking.default is None
-  assert text_of([found], [ranking]).endswith(
+  assert text_of([source_kernel], [ranking]).endswith(
       'nothing to choose, with one legal tile: elementwise')
 
 
 def test_parts_give_what_the_whole_gives(monkeypatch):
-  found = found_of(product(1024, 512, 384))
-  ranker = ranker_of(found)
-  whole = rank_kernel(ranker, found, 20)
+  source_kernel = source_kernel_of(product(1024, 512, 384))
+  ranker = ranker_of(source_kernel)
+  whole = rank_kernel(ranker, source_kernel, 20)
   monkeypatch.setattr(tile_search, '_AT_ONCE', 60)
-  assert rank_kernel(ranker, found, 20) == whole
-  some = rank_kernel(ranker, found, None, most_tiles=30)
+  assert rank_kernel(ranker, source_kernel, 20) == whole
+  some = rank_kernel(ranker, source_kernel, None, most_tiles=30)
   assert len(some.choices) == 30 and some.fitting == whole.scored > 30
 
 
-def test_a_summary_of_a_compiled_program(found):
+def test_a_summary_of_a_compiled_program(source_kernel):
   """The TPU compiler's tile, 2x1, is the model's fifth choice of six."""
   known = dataclasses.replace(
-      measured(found, [[2, 1]], [1]), default_from=kernel_sources.FROM_COMPILER,
-      copies=3, op_name='jit(f)/tanh', cycles=70, share=0.875)
-  other = dataclasses.replace(found, share=0.125, cycles=30, in_open_loop=True)
-  ranker = ranker_of(found)
+      measured(source_kernel, [[2, 1]], [1]),
+      default_from=kernel_sources.FROM_COMPILER, copies=3,
+      op_name='jit(f)/tanh', cycles=70, share=0.875)
+  other = dataclasses.replace(
+      source_kernel, share=0.125, cycles=30, in_open_loop=True)
+  ranker = ranker_of(source_kernel)
   rankings = [rank_kernel(ranker, kernel, 1) for kernel in (known, other)]
   text = text_of([known, other], rankings)
   assert [line.split() for line in text.split('\n\n')[1].split('\n')] == [
@@ -200,8 +204,8 @@ def two_layers():
 
 
 def test_kernels_with_several_products_are_not_ranked():
-  found = found_of(two_layers())
-  ranking = rank_kernel(ranker_of(found), found)
+  source_kernel = source_kernel_of(two_layers())
+  ranking = rank_kernel(ranker_of(source_kernel), source_kernel)
   assert not ranking.choices and ranking.product is None
   assert ranking.notes == [
       'it fuses 2 products, and only tiles of a single one are understood, so '
@@ -212,15 +216,17 @@ def test_kernels_with_several_products_are_not_ranked():
 
 def test_a_file_whose_tiles_have_no_bounds_has_one_tile():
   """As real reshapes, which were not tiled."""
-  found = found_of(elementwise([2 ** 14, 2 ** 14], opcode='reshape'))
-  assert rank_kernel(ranker_of(found), found, 1).scored > 50
-  ranking = rank_kernel(ranker_of(found), measured(found, [[0]], [5]))
+  source_kernel = source_kernel_of(
+      elementwise([2 ** 14, 2 ** 14], opcode='reshape'))
+  assert rank_kernel(ranker_of(source_kernel), source_kernel, 1).scored > 50
+  ranking = rank_kernel(
+      ranker_of(source_kernel), measured(source_kernel, [[0]], [5]))
   assert ranking.scored == 1 and not ranking.choices
 
 
-def test_the_command(found, tmp_path, monkeypatch, capsys):
+def test_the_command(source_kernel, tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(
-      scoring, 'load_ranker', lambda *unused: ranker_of(found))
+      scoring, 'load_ranker', lambda *unused: ranker_of(source_kernel))
   path = tmp_path / 'a.after_optimizations.hlo.pb'
   path.write_bytes(elementwise([32, 256]).SerializeToString())
   command = ['rank', str(path)]
@@ -242,9 +248,9 @@ def test_the_command(found, tmp_path, monkeypatch, capsys):
   printed = capsys.readouterr()
   assert printed.err.splitlines()[-1] == (
       'error: none.pb: no such file; a function is named as module:function')
-  one, none = json.loads(printed.out)
+  ranked, none = json.loads(printed.out)
   assert none['faults'] and not none['kernels']
-  kernel, = one['kernels']
+  kernel, = ranked['kernels']
   assert len(kernel['choices']) == kernel['scored'] == 6
   assert kernel['default']['tile']['bound_by']
   for arguments, rule in (
