@@ -205,10 +205,10 @@ def test_weights_only_give_the_same_scores(saved_model_dir, tmp_path):
   assert args == {**artifacts.load_run(saved_model_dir, TILE).info['args'],
                   'out_dir': '~/out/tpugraphs_tiles', 'results_csv': ''}
   assert sorted(os.listdir(made)) == ['weights.npz']
-  one, other = (scoring.load_ranker(model_dir, LoadSettings())
-                for model_dir in (saved_model_dir, made))
+  whole, other = (scoring.load_ranker(model_dir, LoadSettings())
+                   for model_dir in (saved_model_dir, made))
   for kernel in saved_run.KERNELS:
-    np.testing.assert_array_equal(one.scores(kernel), other.scores(kernel))
+    np.testing.assert_array_equal(whole.scores(kernel), other.scores(kernel))
 
 
 def test_verbs_and_python_without_a_model_take_the_packages(

@@ -210,9 +210,9 @@ def test_several_models_are_compared():
   assert cells_of(text, 'A - B')[0] == '-5.00 [-5.00, -5.00]'
   assert cells_of(text, 'A - C')[0] == '0.00 [0.00, 0.00]'  # Not -0.00.
   assert cells_of(text, 'B - C')[-2:] == ['0.000 [0.000, 0.000]', '-']
-  assert results.names_of(
-      [evaluations[0], *(dataclasses.replace(one, model='B')
-                         for one in evaluations[1:])]) == ['A', 'B y', 'B z']
+  assert results.names_of([evaluations[0], *(
+      dataclasses.replace(evaluation, model='B')
+      for evaluation in evaluations[1:])]) == ['A', 'B y', 'B z']
   content = json.loads(
       json.dumps(results.to_json(evaluations[:2]), allow_nan=False))
   assert [part['model_dir'] for part in content] == ['model_x', 'model_y']

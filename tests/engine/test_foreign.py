@@ -34,12 +34,12 @@ PROBLEMS = Partition.from_kernels(KERNELS)
 def test_measures_by_hand():
   """net_a: 0 first (1.0 slower), then 1; net_b: the best one first."""
   scores = {'net_a': [1, 2, 3, 4], 'net_b': [[0.5, 0.25]], 'other': [1]}
-  found = tpu_graphs_ext.measure(KERNELS, scores, ks=(1, 2), name='mine')
-  assert found.rows['slowdown_1'].tolist() == [1.0, 0.0]
-  assert found.rows['slowdown_2'].tolist() == [0.0, 0.0]
+  evaluation = tpu_graphs_ext.measure(KERNELS, scores, ks=(1, 2), name='mine')
+  assert evaluation.rows['slowdown_1'].tolist() == [1.0, 0.0]
+  assert evaluation.rows['slowdown_2'].tolist() == [0.0, 0.0]
   # Pairs of net_a in order: 0<2? no (2 > 1.5); 4 of 6 are: (0, 1) is not too.
-  assert found.rows['opa'].tolist() == pytest.approx([4 / 6, 1.0])
-  assert found.model == 'mine' and 'mine' in found.text()
+  assert evaluation.rows['opa'].tolist() == pytest.approx([4 / 6, 1.0])
+  assert evaluation.model == 'mine' and 'mine' in evaluation.text()
 
 
 def test_duplicates_come_last_unless_kept():
@@ -47,9 +47,9 @@ def test_duplicates_come_last_unless_kept():
   double.config_feat[1] = double.config_feat[0]
   scores = {'net_a': [1, 2, 3, 4]}
   for keep, first_two in ((False, 0.5), (True, 0.0)):
-    found = tpu_graphs_ext.measure(
+    evaluation = tpu_graphs_ext.measure(
         [double], scores, ks=(2,), loading=LoadSettings(keep_repeats=keep))
-    assert found.mean['slowdown_2'] == first_two
+    assert evaluation.mean['slowdown_2'] == first_two
 
 
 @pytest.mark.parametrize('scores, message', [

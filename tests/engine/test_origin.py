@@ -161,7 +161,7 @@ def test_each_model_may_have_a_file(folder, trained, tmp_path):
   assert np.allclose(reverse.rows['opa'], 1 - mine.rows['opa'])
   with pytest.raises(UserError, match='names 3 files for 2 models; name one'):
     evaluate.evaluate_all(dirs, loading=loading(folder, 'a.py,b.py,c.py'))
-  found, _ = runs.find(dirs[:1], [str(paths[1])])
-  assert found[0].models_py == str(paths[1])
-  assert found[0].flags['models.py'] == trained.run_info[
+  runs_there, _ = runs.find(dirs[:1], [str(paths[1])])
+  assert runs_there[0].models_py == str(paths[1])
+  assert runs_there[0].flags['models.py'] == trained.run_info[
       'models_py']['sha256'][:8]

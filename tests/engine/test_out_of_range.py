@@ -54,8 +54,8 @@ def test_values_beyond_the_range_and_unknown_columns(stats, caplog):
   assert not caplog.records
   kernel = kernel_of('new_0', u8=(0, 1, 1, 1), size=(2048, 4816896, -5, 7),
                      bound=(0, 64, 1))
-  found = found_in(stats, kernel)
-  assert found == [
+  values = found_in(stats, kernel)
+  assert values == [
       out_of_range.OutOfRange(
           'new_0', 'node_feat', 'shape_element_type_is_u8', 1.0, 0.0, 0.0),
       out_of_range.OutOfRange(
@@ -64,7 +64,7 @@ def test_values_beyond_the_range_and_unknown_columns(stats, caplog):
           'new_0', 'config_feat', 'kernel_bounds_0', 0.0, 1.0, 64.0)]
   assert out_of_range.of_rows(
       stats.config, 'new_0', 'config_feat',
-      np.split(kernel.config_feat, [1, 2])) == found[2:]  # In blocks.
+      np.split(kernel.config_feat, [1, 2])) == values[2:]  # In blocks.
 
 
 def test_opcodes_that_no_kernel_of_training_had(stats, caplog):

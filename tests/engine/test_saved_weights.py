@@ -83,10 +83,10 @@ def test_damaged_folders(saved, tmp_path, rounds):
     path.write_bytes(damage.mutated(content, np.random.default_rng(seed)))
     with damage.within_limits(seed):
       try:
-        found = [value for _, value in saved_weights.read(str(folder))]
+        values = [value for _, value in saved_weights.read(str(folder))]
       except ValueError:
-        found = expected
-    for value, right in zip(found, expected):
+        values = expected
+    for value, right in zip(values, expected):
       np.testing.assert_array_equal(value, right, err_msg=str(seed))
     path.write_bytes(content)
 

@@ -65,16 +65,16 @@ class FixedModel:
 
 def test_scores_columns_and_opcodes_that_do_not_fit(caplog):
   kernel = tiny_kernels.make_kernel(num_configs=2)  # Opcodes 2, 3, 4.
-  one = Partition.from_kernels([kernel])
+  partition = Partition.from_kernels([kernel])
   with pytest.raises(UserError, match=r'model_x: forward gave scores of shape '
                      r'\(1, 3\) for tiny_net_0; it must be \(1, 2\)'):
-    ranker_of(FixedModel([[1, 2, 3]]), one).scores(kernel)
+    ranker_of(FixedModel([[1, 2, 3]]), partition).scores(kernel)
   with pytest.raises(UserError, match='scores of tiny_net_0 are NaN or'):
-    ranker_of(FixedModel([[1, math.nan]]), one).scores(kernel)
+    ranker_of(FixedModel([[1, math.nan]]), partition).scores(kernel)
   narrow = tiny_kernels.make_kernel(num_configs=2, config_width=7)
   with pytest.raises(UserError, match=r'config_feat has 7 columns, but .* 24'):
-    ranker_of(FixedModel([[1, 2]]), one).scores(narrow)
-  ranker = ranker_of(FixedModel([[1, 2]]), one, num_ops=4)
+    ranker_of(FixedModel([[1, 2]]), partition).scores(narrow)
+  ranker = ranker_of(FixedModel([[1, 2]]), partition, num_ops=4)
   assert ranker.scores(kernel).tolist() == [1, 2]
   assert ranker.model.opcodes == [2, 3, 0]
   assert caplog.messages == [
@@ -113,9 +113,10 @@ def test_first_copies():
 def test_order_of_duplicates():
   plain = np.float32([2, 1, 2, 3, 1, 2])
   # The second model puts duplicates last itself, a's before b's.
-  for given, kept in ((plain, [1, 4, 0, 2, 5, 3]),
-                      (np.float32([2, 1, 8, 3, 9, 8]), [1, 0, 3, 2, 5, 4])):
-    scores = scoring.Scores(given, FIRST)
+  for from_model, kept in (
+      (plain, [1, 4, 0, 2, 5, 3]),
+      (np.float32([2, 1, 8, 3, 9, 8]), [1, 0, 3, 2, 5, 4])):
+    scores = scoring.Scores(from_model, FIRST)
     assert scores.repeats.tolist() == [False, False, True, False, True, True]
     assert scores.of_tiles.tolist() == plain.tolist()
     # b 1, a 2, c 3; then b's copy and those of a, as in the file.

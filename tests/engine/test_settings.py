@@ -58,9 +58,9 @@ def test_args_have_the_baseline_keys_and_its_hash():
 
 def test_different_runs_have_different_hashes():
   """By the run_id, for settings that the baseline's `args` lack."""
-  ids = [TrainSettings(**{'seed': 1, **own}).baseline_args()['run_id']
-         for own in ({}, {'lr_schedule': 'cosine', 'members': 2},
-                     {'run_id': 'mine', 'members': 2})]
+  ids = [TrainSettings(**{'seed': 1, **flags}).baseline_args()['run_id']
+         for flags in ({}, {'lr_schedule': 'cosine', 'members': 2},
+                       {'run_id': 'mine', 'members': 2})]
   assert ids == ['seed1', 'seed1_lr_schedule=cosine_members=2', 'mine']
 
 

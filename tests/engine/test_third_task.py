@@ -81,9 +81,9 @@ def test_its_models_are_no_tile_models_and_the_other_way(
 
 
 def test_the_statistics_of_train_give_the_same_scores(run, data_root):
-  one, other = (rank.rank(run.model_dir, loading=RowLoading(
+  by_run, by_train = (rank.rank(run.model_dir, loading=RowLoading(
       data_root=data_root, stats=stats)) for stats in ('run', 'train'))
-  assert one == other
+  assert by_run == by_train
 
 
 def test_the_engine_imports_no_task():

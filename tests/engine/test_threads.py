@@ -35,9 +35,9 @@ def test_cores_are_those_of_this_process(monkeypatch):
 def test_processes_divide_the_cores(monkeypatch):
   monkeypatch.setattr(threads.os, 'sched_getaffinity', lambda _: range(8),
                       raising=False)
-  for processes, given, expected in (
+  for processes, environment, expected in (
       (1, {}, set()), (2, {}, {'4'}),
       (1000, {threads.VARIABLE: '3'}, {'1', '3'})):
-    monkeypatch.setattr(threads.os, 'environ', given)
+    monkeypatch.setattr(threads.os, 'environ', environment)
     threads.divide(processes)
-    assert set(given.values()) == expected
+    assert set(environment.values()) == expected
