@@ -33,17 +33,17 @@ def test_two_products_and_a_reshape(program, monkeypatch):
   choices = layout_choices.layout_choices(program)
   names = [schema.OPCODE_NAMES[arrays.node_opcode[c.node]] for c in choices]
   assert names.count('dot') == 2 and set(names) == {'dot', 'reshape'}
-  one, other = choices_of(program, 9)
-  assert one.options[0] == Layouts((1, 0), (1, 0), (1, 0))
-  assert one.options[-1] == Layouts((1, 0), (), ())
-  assert len(set(one.options)) == 9
-  assert one.group != other.group
+  first, second = choices_of(program, 9)
+  assert first.options[0] == Layouts((1, 0), (1, 0), (1, 0))
+  assert first.options[-1] == Layouts((1, 0), (), ())
+  assert len(set(first.options)) == 9
+  assert first.group != second.group
   # In programs with many kinds of nodes the sizes may differ.
   monkeypatch.setattr(layout_choices, '_MAX_GROUPS', 1)
   for too_few, alike in ((len(names), False), (0, True)):
     monkeypatch.setattr(layout_choices, '_TOO_FEW_GROUPS', too_few)
-    one, other = choices_of(program, 9)
-    assert (one.group == other.group) == alike
+    first, second = choices_of(program, 9)
+    assert (first.group == second.group) == alike
 
 
 def test_a_product_with_batch_orders_its_last_dimensions_alone():
@@ -77,7 +77,7 @@ def test_a_reshape_permutes_the_groups_that_it_keeps_together():
        [((2, 1, 0), (1, 0)), ((0, 2, 1), (0, 1)), ((), ())]),
       ([512], [512, 1], [((0, 1), (0,)), ((), ())]),
       ([1], [], [((), (0,)), ((), ())])):
-    found = layout_choices._of_reshape(source, target)
-    assert [(o.output, o.input) for o in found] == options
+    layouts = layout_choices._of_reshape(source, target)
+    assert [(o.output, o.input) for o in layouts] == options
   # A named dimension comes first, and the others are row-major.
   assert layout_choices.completed((0, 2), 4) == (0, 2, 3, 1)

@@ -39,14 +39,14 @@ def from_compiled(*kernels, passed_over=(), pallas=(), open_loops=0):
 
 
 def names(source):
-  return [one.kernel.tile_id for one in source.kernels]
+  return [source_kernel.kernel.tile_id for source_kernel in source.kernels]
 
 
 def test_tuning_data_has_runs(tmp_path):
-  one, = kernel_sources.read_source(
+  timed, = kernel_sources.read_source(
       written(tmp_path, 'data.pb', tiny_tuning.tile_data())).kernels
-  assert one.kernel.num_configs == 2
-  assert kernel_sources.default_of(one.kernel) == 0
+  assert timed.kernel.num_configs == 2
+  assert kernel_sources.default_of(timed.kernel) == 0
   # Without times the default is the tile listed most, else the first.
   kernel = tiny_kernels.make_kernel('net_0', num_configs=5)
   kernel = dataclasses.replace(
@@ -141,7 +141,7 @@ def test_pallas_kernels():
 def test_names_are_unique_and_odd_kernels_named():
   source = from_compiled(*(
       compiled(elementwise([64, 256 * n])) for n in (1, 2, 2)))
-  assert [(one.kernel.tile_id, one.copies) for one in source.kernels] == [
+  assert [(named.kernel.tile_id, named.copies) for named in source.kernels] == [
       ('elementwise', 1), ('elementwise (2)', 2)]
   # A kernel of eight dimensions, and one of a new opcode.
   high = elementwise([2] * 7 + [128])
@@ -207,16 +207,16 @@ def test_functions_and_what_the_compiler_wrote(tmp_path):
   arguments = ({'x': tf.TensorSpec([256, 512]),
                 'w': tf.TensorSpec([512, 1024])}, tf.TensorSpec([1024]))
   source = kernel_sources.read_source(dense, arguments)
-  one, = source.kernels
-  assert one.share == 1 and one.op_name
-  assert one.window.cycles == one.cycles > 500
+  compiled_kernel, = source.kernels
+  assert compiled_kernel.share == 1 and compiled_kernel.op_name
+  assert compiled_kernel.window.cycles == compiled_kernel.cycles > 500
   optimized = subprocesses.compile_program(
       libtpu.library(), libtpu.topology_of('v3'),
       kernel_sources.lowered(dense, arguments))
   path = tmp_path / 'a.hlo.pb'
   path.write_bytes(optimized)
   again = kernel_sources.read_source(str(path))
-  assert not again.notes and again.kernels[0].cycles == one.cycles
+  assert not again.notes and again.kernels[0].cycles == compiled_kernel.cycles
   assert kernel_sources.read_source(
       lambda x: tf.tanh(x), 'f32[256,512]', 'v5e').notes[0] == (
           'compiled for a TPU v5e by libtpu')

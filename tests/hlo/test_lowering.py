@@ -61,10 +61,11 @@ def test_shapes_of_arguments():
 
 def test_functions_of_modules_and_files(module_name):
   shapes = 'f32[4,8] f32[8,16]'
-  found = nodes(lowered(f'{module_name}:dense', shapes))
-  assert {'dot', 'maximum'} <= set(found)
-  assert list(found['dot'].shape.dimensions) == [4, 16]
-  assert set(nodes(lowered(f'{module_name}.py:dense', shapes))) == set(found)
+  by_opcode = nodes(lowered(f'{module_name}:dense', shapes))
+  assert {'dot', 'maximum'} <= set(by_opcode)
+  assert list(by_opcode['dot'].shape.dimensions) == [4, 16]
+  assert set(nodes(
+      lowered(f'{module_name}.py:dense', shapes))) == set(by_opcode)
   # The signature has the shapes; a function returns nested arguments.
   signed = nodes(lowered(f'{module_name}:signed'))['parameter']
   assert list(signed.shape.dimensions) == [8, 16]
