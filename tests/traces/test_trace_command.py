@@ -47,20 +47,20 @@ def test_calibrated_on_one_step_predicted_on_another(trace, tmp_path, capsys):
   _, out, _ = run(capsys, trace, '--step=1', '--calibrate', path)
   assert 't.json.gz, a GPU, steps 1-1, 2 kernels; 2 functions' in out
   code, out, _ = run(capsys, trace, '--step=2', '--hardware', path, '--json')
-  found = json.loads(out)
-  added, communication = found['kernels']
-  assert code == 0 and found['steps'] == [2]
+  content = json.loads(out)
+  added, communication = content['kernels']
+  assert code == 0 and content['steps'] == [2]
   assert (added['kind'], added['operator'], added['measured_us']) == (
       'element-wise', 'aten::add', 10)
   assert added['predicted_us'] == pytest.approx(8, rel=0.01)
   assert (added['bytes'], added['threads']) == (12000, 1024)
   assert communication['predicted_us'] is communication['error'] is None
-  total = found['kinds'][-1]
+  total = content['kinds'][-1]
   assert (total['kind'], total['kernels']) == ('all of these', 1)
   assert total['mean_error'] == pytest.approx(0.2, abs=0.01)
-  assert found['communication_us'] == 40
+  assert content['communication_us'] == 40
   # The host takes 100 us; two operators and two launches were recorded.
-  assert found['step'] == pytest.approx({
+  assert content['step'] == pytest.approx({
       'measured_us': 100, 'predicted_us': 100, 'gpu_busy_us': 50,
       'communication_as_recorded_us': 100, 'profiler_us': 2 * .6 + 2 * 7.4})
   path.write_text('{"mine": 1}')

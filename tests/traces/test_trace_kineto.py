@@ -23,7 +23,7 @@ def around(trace, name):
 
 
 def callers(trace):
-  return [one.caller and one.caller.name for one in trace.work]
+  return [work.caller and work.caller.name for work in trace.work]
 
 
 def test_calls_lie_within_one_another():
@@ -31,7 +31,8 @@ def test_calls_lie_within_one_another():
   assert around(trace, 'aten::addmm') == around(trace, 'aten::t') == (
       'aten::linear')
   assert around(trace, 'aten::add') == 'ProfilerStep#3'
-  assert [one.start for one in trace.work] == [30, 65]  # From the first event.
+  # From the first event.
+  assert [work.start for work in trace.work] == [30, 65]
 
 
 def test_times_that_were_cut_off_to_whole_microseconds():
@@ -54,7 +55,7 @@ def test_events_without_times_are_left_out():
 def test_work_belongs_to_the_innermost_operator_of_its_launch():
   trace = traced(*tiny.one_step())
   assert callers(trace) == ['aten::addmm', 'aten::add']
-  assert [one.launch.start for one in trace.work] == [24, 62]
+  assert [work.launch.start for work in trace.work] == [24, 62]
   # Without one, to an annotation that is no step.
   assert callers(traced(
       tiny.step(1, 0, 50), launch(1, 2), kernel(1, 3, 1), launch(2, 12),

@@ -17,10 +17,10 @@ KNOWN = 'communication_as_recorded_us'
 
 def find(name):
   """The first file of that name, or pattern."""
-  found = sorted(pathlib.Path(os.environ.get(VARIABLE, 'none')).rglob(name))
-  if not found:
+  paths = sorted(pathlib.Path(os.environ.get(VARIABLE, 'none')).rglob(name))
+  if not paths:
     pytest.skip(f'needs {name} in a folder of traces, named by {VARIABLE}')
-  return str(found[0])
+  return str(paths[0])
 
 
 @pytest.mark.parametrize('name, steps, other, others, bounds, step', [

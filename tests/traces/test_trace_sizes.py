@@ -10,9 +10,9 @@ from tpu_graphs_ext.traces import kineto, sizes
 
 def sizes_of(call, name='k', **work):
   """Sizes of a kernel that an operator launches."""
-  one, = kineto.trace_of('t', {'traceEvents': [
+  launched, = kineto.trace_of('t', {'traceEvents': [
       call, launch(1, call['ts'] + 1), kernel(1, 100, 4, name, **work)]}).work
-  return sizes.sizes_of(one)
+  return sizes.sizes_of(launched)
 
 
 def test_operators_by_hand():
@@ -25,9 +25,9 @@ def test_operators_by_hand():
       # Others read their inputs and write as much as the largest one.
       ('aten::relu', [[10, 3]], 2 * 120, None),
       ('aten::add_', [[10, 3], [3], []], 120 + 12 + 120, None)):
-    found = sizes_of(op(name, 0, 10, dims))
-    assert found.pop('multiply_adds', None) == multiply_adds
-    assert found == {'bytes': moved}
+    counts = sizes_of(op(name, 0, 10, dims))
+    assert counts.pop('multiply_adds', None) == multiply_adds
+    assert counts == {'bytes': moved}
 
 
 def test_lists_of_tensors_copies_and_threads():
