@@ -19,17 +19,17 @@ SCORES = {'a': np.array([0.2, 0.3, 0.1, 0.9])}
     ([2, 0, 1, 0, 0, 0], OTHER_DATA),  # Padded too early.
     ([2, 2], OTHER_DATA), ([2, 4], OTHER_DATA), ([-1, 2], OTHER_DATA)])
 def test_one_kernel(places, expected):
-  found = agreement.differences({'a': places}, SCORES)
-  assert found == ({'a': expected} if expected else {})
+  faults = agreement.differences({'a': places}, SCORES)
+  assert faults == ({'a': expected} if expected else {})
   assert agreement.differences({'b': places}, SCORES) == {
       'a': OTHER_DATA, 'b': OTHER_DATA}
 
 
 def test_equal_but_for_rounding():
   """The tolerance is 1e-5 of the largest score, or of the middle kernel's."""
-  for second, found in ((1.0 + 5e-5, []), (1.0 + 5e-4, ['a'])):
+  for second, kernels in ((1.0 + 5e-5, []), (1.0 + 5e-4, ['a'])):
     near = {'a': np.array([1.0, second, 10.0])}
-    assert [*agreement.differences({'a': [1, 0, 2]}, near)] == found
+    assert [*agreement.differences({'a': [1, 0, 2]}, near)] == kernels
   scores = {'a': np.array([0.0, 0.1]), 'b': np.array([0.0, 1.0]),
             'c': np.array([0.0, 1e6])}
   assert agreement.differences(

@@ -150,14 +150,14 @@ def test_the_baselines_own_file_is_a_hand_in_too(clone, tmp_path, monkeypatch):
   small_data = str(tiny_kernels.write_data_root(tmp_path / 'small'))
   model_dir = train(root, small_data, str(tmp_path / 'out'), '--model=MLP')
   models_py = os.path.join(root, checkout.MODELS_PY)
-  given = {'models_py': models_py, 'data_root': small_data, 'cache_dir': ''}
-  verdict = verify.verify(model_dir, root=root, **given)
+  flags = {'models_py': models_py, 'data_root': small_data, 'cache_dir': ''}
+  verdict = verify.verify(model_dir, root=root, **flags)
   assert verdict.faults == []
   assert verdict.graded_by == 'tiles_gen_predictions_csv.py'
   # This project's class of that name takes the same weights.
   assert verify.verify(
-      model_dir, root=root, **{**given, 'models_py': ''}).faults == []
+      model_dir, root=root, **{**flags, 'models_py': ''}).faults == []
   monkeypatch.delenv(checkout.ROOT_VARIABLE)
-  (first, *_) = verify.verify(model_dir, **given).faults
+  (first, *_) = verify.verify(model_dir, **flags).faults
   assert "No module named 'tpu_graphs'" in first
   assert git_status(root) == b''

@@ -23,16 +23,17 @@ def test_verify(monkeypatch, capsys):
   monkeypatch.setattr(verify, 'verify', fake)
   monkeypatch.setattr(zip_file, 'unpack', lambda path, folder: (
       f'model_{path}', 'packed.py'))
-  given = {'root': 'r', 'data_root': 'd', 'cache_dir': '', 'time_limit': 0.5}
-  flags = [f'--{name}={value}' for name, value in given.items()]
+  settings = {'root': 'r', 'data_root': 'd', 'cache_dir': '', 'time_limit': 0.5}
+  flags = [f'--{name}={value}' for name, value in settings.items()]
   assert cli.main(['verify', '--dir=a', '--models_py=m.py', *flags]) == 0
   assert capsys.readouterr().out == 'this hand-in works\n'
   faults.append('it is broken')
   assert cli.main(['verify', '--package=b', '--json', *flags]) == 1
   content = json.loads(capsys.readouterr().out)
   assert (content['ok'], content['faults']) == (False, ['it is broken'])
-  assert asked == [{'model_dir': 'a', 'models_py': 'm.py', **given},
-                   {'model_dir': 'model_b', 'models_py': 'packed.py', **given}]
+  assert asked == [
+      {'model_dir': 'a', 'models_py': 'm.py', **settings},
+      {'model_dir': 'model_b', 'models_py': 'packed.py', **settings}]
 
 
 def test_usage(capsys):

@@ -40,9 +40,9 @@ def test_versions(in_use):
   # The one check of versions that is not faked.
   assert set(states(doctor.version_findings()).values()) == {FINE}
   in_use('3.9.18')
-  found = states(doctor.version_findings())
-  assert len(found) == 12  # The stack, Python and ten packages.
-  assert set(found.values()) == {FINE}
+  states_there = states(doctor.version_findings())
+  assert len(states_there) == 12  # The stack, Python and ten packages.
+  assert set(states_there.values()) == {FINE}
   for what, change, text, fix in (
       ('Python', {'python': '3.12.1'}, '3.12.1; 3.9 to 3.11 fit',
        '--python /path/to/python3.11'),
@@ -61,10 +61,10 @@ def test_a_good_checkout_and_a_changed_one(root, monkeypatch):
   swap.install(str(root))
   with monkeypatch.context() as patch:
     patch.setattr(checkout, 'COMMIT', commit.decode().strip())
-    found = list(doctor.checkout_findings(str(root)))
-  assert states(found) == {
+    findings = list(doctor.checkout_findings(str(root)))
+  assert states(findings) == {
       'checkout': FINE, 'models.py in place': FINE, 'course scripts': FINE}
-  assert found[0].text.endswith('changed files: none')
+  assert findings[0].text.endswith('changed files: none')
   (root / 'tiles_train.py').write_text('print(1)\n')
   (root / checkout.MODELS_PY).write_text('# mine\n')
   beside = root.parent / checkout.COURSE_FOLDER
@@ -99,8 +99,8 @@ def test_data(tmp_path, monkeypatch):
   with monkeypatch.context() as patch:
     patch.setattr(schema, 'PUBLISHED_KERNELS',
                   {'train': 24, 'valid': 12, 'test': 6})
-    found = states(doctor.data_findings(str(root)))
-    assert set(found.values()) == {FINE}
+    states_there = states(doctor.data_findings(str(root)))
+    assert set(states_there.values()) == {FINE}
   mark = root / schema.SAMPLE_DATA_MARK
   mark.write_text('{}')
   *_, finding, _ = doctor.data_findings(str(root))
@@ -153,11 +153,11 @@ def test_hostile_places(root, tmp_path):
   file.write_text('')
   os.mkfifo(pipe)
   for path in (file, pipe, file / 'below', tmp_path / 'a\0b', '   ', ''):
-    found = doctor.doctor(data_root=str(path)).findings
-    assert states(found)['data'] == BROKEN, path
+    findings = doctor.doctor(data_root=str(path)).findings
+    assert states(findings)['data'] == BROKEN, path
   for path in (file, pipe, tmp_path / 'a\0b', tmp_path / 'no'):
-    found = doctor.doctor(root=str(path)).findings
-    assert states(found)['checkout'] == BROKEN
+    findings = doctor.doctor(root=str(path)).findings
+    assert states(findings)['checkout'] == BROKEN
   (root / (checkout.MODELS_PY + swap.RECORD)).mkdir()
   assert 'is not an ordinary file' in doctor.doctor(root=str(root)).text()
 

@@ -87,8 +87,8 @@ def test_each_data_has_a_cache_of_its_own(student, tmp_path):
     caches.append(student.seen()['cache_dir'])
   assert caches[0] == caches[1] != caches[2]
   assert all(path.startswith(f'{tmp_path}/cache/scripts_') for path in caches)
-  for given, seen in (('', ''), ('mine', f'{student.home}/mine')):
-    student(f'--cache_dir={given}', f'--run_id=cache {given}')
+  for asked, seen in (('', ''), ('mine', f'{student.home}/mine')):
+    student(f'--cache_dir={asked}', f'--run_id=cache {asked}')
     assert student.seen()['cache_dir'] == seen
 
 

@@ -234,8 +234,8 @@ def test_damaged_submissions(packed, tmp_path, rounds):
   for seed in range(rounds):
     pathlib.Path(packed).write_bytes(
         damage.mutated(whole, np.random.default_rng(seed)))
-    found = unpacked(packed, tmp_path)
-    assert found is None or found == sound, seed
+    unpacked_files = unpacked(packed, tmp_path)
+    assert unpacked_files is None or unpacked_files == sound, seed
 
 
 @damage.examples(50)
