@@ -89,15 +89,15 @@ def test_few_rows_cost_as_much_as_a_full_matrix_unit():
 
 
 def test_the_usual_grid():
-  found = {tuple(block) for block in
+  usual = {tuple(block) for block in
            blocks.usual_blocks(PRODUCT, ADDING, LIMIT).tolist()}
   # Rows 128, 256, 512; k 128, 256; n 128, 256, 512, 1024: what fits 768 KiB.
-  assert found == {
+  assert usual == {
       (bm, bk, bn) for bm in (128, 256, 512) for bk in (128, 256)
       for bn in (128, 256, 512, 1024)
       if 4 * (bm * bk + bk * bn + bm * bn) + 4 * bm * bn * (bk < 256)
       <= 768 * 1024}
-  assert (256, 256, 256) in found and (512, 256, 128) not in found
+  assert (256, 256, 256) in usual and (512, 256, 128) not in usual
   # 16 rows, of which int8 packs 32; 200 columns have no divisor of 128.
   odd = Product(1, 16, 384, 200, 1, 1, 4)
   assert {tuple(block) for block in

@@ -175,9 +175,9 @@ def compiled_kernels(folder, name):
   for kernel in tpu_compiler.kernels_of(whole).kernels:
     module = kernel.module
     if module.name in listed:
-      found = listed[module.name]
-      yield module, found['default'], [
-          tile[:2] for tile in found['tiles'] if tile[2] < MOST_CYCLES]
+      weighed = listed[module.name]
+      yield module, weighed['default'], [
+          tile[:2] for tile in weighed['tiles'] if tile[2] < MOST_CYCLES]
 
 
 @pytest.mark.parametrize('name', ['transformer', 'resnet'])

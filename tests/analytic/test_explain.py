@@ -27,8 +27,8 @@ def test_a_tile_by_hand():
   streams, so 4 starts; the steps are 2.
   """
   kernel = kernel_of(elementwise([20, 256], opcode='sqrt'), [[2, 2], [0, 0]])
-  found = explained(kernel, kernel.config_feat[0], ONES)
-  assert found == explain.Explanation(
+  explanation = explained(kernel, kernel.config_feat[0], ONES)
+  assert explanation == explain.Explanation(
       output_bounds=(2, 2), kernel_bounds=(), output_elements=(16, 256),
       kernel_elements=(), output_tiles=2, kernel_tiles=1, streams=2,
       moved_bytes=2 * 2 * 4 * 4096, least_bytes=2 * 6 * 4096,
@@ -36,12 +36,12 @@ def test_a_tile_by_hand():
       padding=1.2, rounding=1.3333, terms=explain.Terms(
           launch=5.0, steps=4.0, traffic=65536.0, pieces=4.0, matrix=0.0,
           vector=64.0, first_transfer=32768.0, unhidden=0.0))
-  assert found.steps == 2
-  assert found.time_ns == 5 + 4 + 65540 + 32768
-  assert found.text() == (
+  assert explanation.steps == 2
+  assert explanation.time_ns == 5 + 4 + 65540 + 32768
+  assert explanation.text() == (
       '2 steps, 64.0 KiB moved (1.33 x the least), padding 60 %, bound by '
       'moving bytes')
-  assert found.to_json()['bound_by'] == 'moving bytes'
+  assert explanation.to_json()['bound_by'] == 'moving bytes'
   whole = explained(kernel, kernel.config_feat[1], ONES)
   assert whole.output_bounds == (3, 2) and whole.output_elements == (20, 256)
   assert whole.text().startswith('1 step, 48.0 KiB moved (1.00 x')
