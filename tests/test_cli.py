@@ -123,9 +123,9 @@ def test_flags_are_the_settings_with_their_defaults():
     assert flags.given(app.parse([verb]), settings_class) == settings_class()
   args = app.parse(
       ['train', '--seed=3', '--lr=1', '--epochs', '4', '--run-id=5'])
-  given = (args.seed, args.lr, args.epochs, args.run_id)
-  assert given == (3, 1.0, 4, '5')
-  assert list(map(type, given)) == [int, float, int, str]
+  values = (args.seed, args.lr, args.epochs, args.run_id)
+  assert values == (3, 1.0, 4, '5')
+  assert list(map(type, values)) == [int, float, int, str]
 
 
 def test_switches_as_absl_writes_them():
@@ -159,22 +159,22 @@ def test_config(tmp_path, capsys):
 
 
 def test_a_model_is_found_by_the_start_of_its_hash_or_as_the_latest(tmp_path):
-  def found(text):
+  def folder_of(text):
     return flags.model_dir(text, str(tmp_path))
 
   for seconds, name in enumerate(('model_b2', 'model_a1', 'model_a2')):
     (tmp_path / name).mkdir()
     os.utime(tmp_path / name, (seconds, seconds))
-  assert found(f'{tmp_path}/model_b') == f'{tmp_path}/model_b2'
-  assert found('latest') == found(f'{tmp_path}/latest') == (
+  assert folder_of(f'{tmp_path}/model_b') == f'{tmp_path}/model_b2'
+  assert folder_of('latest') == folder_of(f'{tmp_path}/latest') == (
       f'{tmp_path}/model_a2')
-  assert found(f'{tmp_path}/model_b,{tmp_path}/model_a1') == (
+  assert folder_of(f'{tmp_path}/model_b,{tmp_path}/model_a1') == (
       f'{tmp_path}/model_b2,{tmp_path}/model_a1')
-  assert found('pretrained') == 'pretrained'
+  assert folder_of('pretrained') == 'pretrained'
   with pytest.raises(UserError, match='2 folders begin like this'):
-    found(f'{tmp_path}/model_a')
+    folder_of(f'{tmp_path}/model_a')
   with pytest.raises(UserError, match='there is no model_<hash> in'):
-    found(f'{tmp_path}/model_b2/latest')
+    folder_of(f'{tmp_path}/model_b2/latest')
 
 
 # ---------------------------------------------------------------- wrong usage
@@ -191,8 +191,8 @@ def test_the_data_root_is_that_of_data_where_the_default_is_missing(
     assert flags.loading(default).data_root.startswith('~')
     (tmp_path / data).with_name('train').mkdir(parents=True)
     assert flags.loading(default).data_root == f'{tmp_path}/root'
-    given = app.parse([*call, '--data_root=other'])
-    assert flags.loading(given).data_root == 'other'
+    elsewhere = app.parse([*call, '--data_root=other'])
+    assert flags.loading(elsewhere).data_root == 'other'
 
 
 def test_usage_errors(capsys):
