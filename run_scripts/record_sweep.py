@@ -5,8 +5,8 @@
 
 Needs PyTorch and nothing of this project: copy it to the machine with the GPU.
 Each operator runs twice on inputs from a large pool: the first time they are
-rarely in the GPU's cache, the second time mostly. Takes a minute; at most
---seconds, and then the time to write the file.
+rarely in the GPU's cache, the second time mostly. It stops after
+--seconds, and then takes some time to write the file.
 """
 
 import argparse
