@@ -118,9 +118,15 @@ class Loops:
 
   def counts(self, tiles: np.ndarray) -> dict[str, np.ndarray]:
     """Of `_Counts` of models.py, by name: float64 [tiles] each."""
-    counts = _traced()[1](self.nest, self._on_axes(tiles))
+    counts = _traced()[1](self._tensors, self._on_axes(tiles))
     return {name: value[0].astype(np.float64)
             for name, value in counts._asdict().items()}
+
+  @functools.cached_property
+  def _tensors(self) -> Any:
+    """`nest`, converted once: a third of the time of counting few tiles."""
+    import tensorflow as tf
+    return tf.nest.map_structure(tf.constant, self.nest)
 
   def _on_axes(self, tiles: np.ndarray) -> np.ndarray:
     """float32 [1, 12, tiles]."""
