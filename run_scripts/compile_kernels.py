@@ -48,7 +48,7 @@ def candidates(lines) -> dict:
   A thread compiles one kernel at a time. A kernel that is compiled again,
   with less memory for its tiles, has those of the last time.
   """
-  found, kernel_of = {}, {}
+  tiles_of, kernel_of = {}, {}
   for line in lines:
     prefix = _PREFIX.match(line)
     if not prefix:
@@ -56,17 +56,17 @@ def candidates(lines) -> dict:
     thread = prefix[1]
     if start := _START.search(line):
       kernel_of[thread] = start[1]
-      found[start[1]] = {}
+      tiles_of[start[1]] = {}
     elif thread not in kernel_of:
       continue  # A pass before the emitter weighs some tiles, without a name.
     elif match := _CONVOLUTION.search(line):
       output, kernel, cycles, vmem = match.groups()
-      found[kernel_of[thread]][_bounds(output), _bounds(kernel)] = [
+      tiles_of[kernel_of[thread]][_bounds(output), _bounds(kernel)] = [
           int(cycles), int(vmem or 0)]
     elif match := _LOOP.search(line):
-      found[kernel_of[thread]].setdefault(
+      tiles_of[kernel_of[thread]].setdefault(
           (_bounds(match[1]), ()), [int(match[2])])
-  return found
+  return tiles_of
 
 
 def _bounds(text: str) -> tuple:
@@ -98,14 +98,14 @@ def compile_one(name: str, topology: str, target: str) -> int:
           errors.append(line)
         yield line
 
-    found = candidates(lines())
+    tiles_of = candidates(lines())
     wanted.wait()
     if compiling.wait():
       raise RuntimeError(''.join(errors[-2:]).strip()
                          or f'exit code {compiling.returncode}')
   os.remove(target + '.err')
   rows = {kernel: [[*tile, *cycles] for tile, cycles in tiles.items()]
-          for kernel, tiles in found.items()}
+          for kernel, tiles in tiles_of.items()}
   with gzip.open(target + '.tmp', 'wt') as file:
     file.write(json.dumps(rows))
   os.replace(target + '.tmp', target + '.json.gz')

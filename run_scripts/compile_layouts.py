@@ -97,15 +97,15 @@ class Passes:
     return self._stages()
 
   def _stages(self) -> dict:
-    found = {}
+    stages = {}
     for name in sorted(os.listdir(self._folder)):
       path = os.path.join(self._folder, name)
       for stage in (_BEFORE, _AFTER, _LAST):
         if stage in name:
           with open(path, 'rb') as file:
-            found[stage] = tpu_compiler.parse_optimized(file.read())
+            stages[stage] = tpu_compiler.parse_optimized(file.read())
       os.remove(path)
-    return found
+    return stages
 
 
 def _without_room(module):
@@ -215,10 +215,10 @@ def compilers_own(assigned, choices) -> list:
   nodes = {node.id: node for c in assigned.computations
            for node in c.instructions}
   by_name = {node.name: node for node in nodes.values()}
-  own = {}
+  nearest = {}
   for choice in choices:
     node = by_name.get(choice.name)
-    if choice.group in own or node is None:
+    if choice.group in nearest or node is None:
       continue
     shapes = [node.shape, *(nodes[i].shape for i in node.operand_ids)][:3]
     orders = [list(shape.layout.minor_to_major) for shape in shapes]
@@ -230,9 +230,10 @@ def compilers_own(assigned, choices) -> list:
       return sum(bool(order) and order.index(wanted[0]) < order.index(
           wanted[1]) for wanted, order in zip(option, orders)
           if len(wanted) > 1)
-    own[choice.group] = max(range(len(choice.options)),
-                            key=lambda i, c=choice: agreement(c.options[i]))
-  return [own.get(group, 0) for group in range(
+    nearest[choice.group] = max(
+        range(len(choice.options)),
+        key=lambda i, c=choice: agreement(c.options[i]))
+  return [nearest.get(group, 0) for group in range(
       1 + max(choice.group for choice in choices))]
 
 
@@ -327,7 +328,7 @@ def group_sizes(choices) -> np.ndarray:
   return np.array([sizes[group] for group in range(len(sizes))], np.int64)
 
 
-def searched(kind: str, sizes: np.ndarray, own: Sequence[int], configs: int,
+def searched(kind: str, sizes: np.ndarray, first: Sequence[int], configs: int,
            judge: Callable[[tuple], Optional[int]], name: str
            ) -> dict[tuple, int]:
   """Distinct configurations and their runtimes, in the order of the search.
@@ -335,15 +336,15 @@ def searched(kind: str, sizes: np.ndarray, own: Sequence[int], configs: int,
   Args:
     kind: of `SEARCHES`.
     sizes: options of each group.
-    own: the compiler's own choice, the first configuration.
+    first: the compiler's own choice, the first configuration.
     configs: how many.
     judge: the runtime of a configuration, None if it does not compile.
     name: of the program, which seeds the search.
   """
   chance = np.random.default_rng(zlib.crc32(f'{kind} {name}'.encode()))
-  tried, found = set(), {}
-  drawn, fruitless = np.array(own), 0
-  while len(found) < configs and fruitless < _PATIENCE:
+  tried, runtimes = set(), {}
+  drawn, fruitless = np.array(first), 0
+  while len(runtimes) < configs and fruitless < _PATIENCE:
     fresh = tuple(drawn.tolist()) not in tried
     runtime = None
     if fresh:
@@ -352,15 +353,15 @@ def searched(kind: str, sizes: np.ndarray, own: Sequence[int], configs: int,
     if runtime is None:
       fruitless += 1
     else:
-      found[chosen], fruitless = runtime, 0
+      runtimes[chosen], fruitless = runtime, 0
     drawn = chance.integers(sizes)
-    if kind == 'default' and found:
-      best = sorted(found, key=found.get)[:_PARENTS]
+    if kind == 'default' and runtimes:
+      best = sorted(runtimes, key=runtimes.get)[:_PARENTS]
       mother, father = (np.array(best[i]) for i in chance.integers(
           len(best), size=2))
       child = np.where(chance.random(len(sizes)) < 0.5, mother, father)
       drawn = np.where(chance.random(len(sizes)) < _MUTATION, drawn, child)
-  return found
+  return runtimes
 
 
 # --- Programs ----------------------------------------------------------------
@@ -385,7 +386,7 @@ def measure(name: str, folder: str, configs: int, passes: Passes,
       known = {tuple(chosen): count for _, chosen, count in map(
           json.loads, file)}
   sizes = group_sizes(choices)
-  own = compilers_own(stages[_AFTER], choices)
+  first = compilers_own(stages[_AFTER], choices)
   free = cycles.of_program(stages[_LAST])
 
   def judge(search, chosen):
@@ -403,13 +404,14 @@ def measure(name: str, folder: str, configs: int, passes: Passes,
     refused += known[chosen] is None
     return known[chosen]
 
-  found = {}
+  runtimes = {}
   for search in layouts.SEARCHES:
-    found[search] = searched(
-        search, sizes, own, configs, lambda c, s=search: judge(s, c), name)
+    runtimes[search] = searched(
+        search, sizes, first, configs, lambda c, s=search: judge(s, c), name)
   counts = '; '.join(
       f'{search} {len(judged)} of {min(judged.values()):,} to '
-      f'{max(judged.values()):,}' for search, judged in found.items() if judged)
+      f'{max(judged.values()):,}'
+      for search, judged in runtimes.items() if judged)
   return (f'{name}: {len(choices)} nodes, {len(sizes)} groups; own {free:,}; '
           f'{counts}; {refused} refused; {len(cycles.known)} kernels, '
           f'{time.monotonic() - start:.0f} s')
@@ -417,7 +419,7 @@ def measure(name: str, folder: str, configs: int, passes: Passes,
 
 def pack(folder: str, splits: dict) -> None:
   """Writes the sample data of all programs that were judged."""
-  found = []
+  programs = []
   for name, split in splits.items():
     path = os.path.join(folder, name)
     if not os.path.exists(path + '.jsonl'):
@@ -427,27 +429,27 @@ def pack(folder: str, splits: dict) -> None:
     with open(path + '.jsonl') as file:
       rows = [(tuple(chosen), cycles)
               for _, chosen, cycles in map(json.loads, file)]
-    known, own = dict(rows), rows[0][0]
+    known, first = dict(rows), rows[0][0]
     sizes = group_sizes(layout_choices.layout_choices(module))
     searches = {}
     for search in layouts.SEARCHES:
       judged = searched(
-          search, sizes, own, CONFIGS[split], known.get, name)
+          search, sizes, first, CONFIGS[split], known.get, name)
       searches[search] = (np.array(list(judged)),
                           np.array(list(judged.values()), np.int64))
     if min(len(cycles) for _, cycles in searches.values()) < FEWEST:
       print(f'{name}: left out, too few configurations', file=sys.stderr)
       continue
-    found.append(layouts.Program(name, split, bare(module), searches))
-  save(found, COMPILER)
-  print(f'{layouts.PATH}: {len(found)} programs, '
+    programs.append(layouts.Program(name, split, bare(module), searches))
+  save(programs, COMPILER)
+  print(f'{layouts.PATH}: {len(programs)} programs, '
         f'{os.path.getsize(layouts.PATH) / 1024:.0f} KiB')
 
 
 def save(programs: Sequence[layouts.Program], compiler: str,
          path: str = layouts.PATH) -> None:
   """Writes a file that `layouts.load` reads."""
-  judged = [one for p in programs for one in p.searches.values()]
+  judged = [rows for p in programs for rows in p.searches.values()]
   pack_kernels.pack(
       path, {'format': layouts.FORMAT, 'compiler': compiler, 'programs': [
           [p.name, p.split, len(p.module),

@@ -72,7 +72,7 @@ def program_kernels(folder: str, name: str, counts) -> list:
     module = protos.as_module(file.read())
   with gzip.open(path + '.json.gz', 'rt') as file:
     logged = json.load(file)
-  found, few = {}, 0
+  distinct, few = {}, 0
   for compiled in tpu_compiler.kernels_of(module).kernels:
     single = compiled.module
     if single.name not in logged:
@@ -87,9 +87,9 @@ def program_kernels(folder: str, name: str, counts) -> list:
       if few > MOST_WITH_FEW:
         counts['one of many with few tiles'] += 1
         continue
-    found.setdefault(kernel.graph_hash(), kernel)
+    distinct.setdefault(kernel.graph_hash(), kernel)
   chance = np.random.default_rng(zlib.crc32(name.encode()))
-  chosen = list(found.values())
+  chosen = list(distinct.values())
   if len(chosen) > MOST_KERNELS:
     counts['beyond the most of a program'] += len(chosen) - MOST_KERNELS
     chosen = [chosen[i] for i in np.sort(chance.choice(
@@ -148,10 +148,10 @@ def main() -> None:
   for split, names in splits.items():
     for name in names:
       if os.path.exists(os.path.join(folder, name + '.json.gz')):
-        found = program_kernels(folder, name, counts)
+        of_program = program_kernels(folder, name, counts)
       else:
-        found = packed[name]
-      for kernel in found:
+        of_program = packed[name]
+      for kernel in of_program:
         chosen[split].setdefault(kernel.graph_hash(), kernel)
   # A graph is in one split: rather in one that models are measured on.
   for split, others in (('train', ('valid', 'test')), ('valid', ('test',))):
@@ -167,11 +167,11 @@ def main() -> None:
 
 def _packed(tpu: str) -> dict:
   """Program -> its kernels in the package."""
-  found = collections.defaultdict(list)
+  packed = collections.defaultdict(list)
   for split in kernels.SPLITS:
     for kernel in kernels.split_kernels(tpu, split):
-      found[kernel.program].append(kernel)
-  return found
+      packed[kernel.program].append(kernel)
+  return packed
 
 
 def _write(tpu: str, split: str, chosen: list) -> None:

@@ -219,11 +219,11 @@ class Sweep:
     width = self.side(8, 8192)
     wide = a[:size // width * width].view(-1, width) if size > width else a
     row = self.new(*wide.shape[1:] or wide.shape, kind=kind)
-    one = self.new(1)
-    return self.one_of(*self.operators(a, b, c, wide, row, one))
+    scalar = self.new(1)
+    return self.one_of(*self.operators(a, b, c, wide, row, scalar))
 
   @staticmethod
-  def operators(a, b, c, wide, row, one):
+  def operators(a, b, c, wide, row, scalar):
     def trained(op):
       def run():
         out = op(a.detach().requires_grad_())
@@ -242,8 +242,8 @@ class Sweep:
         lambda: a.clone().addcmul_(b, c), lambda: a.clone().lerp_(b, 0.1),
         lambda: torch.empty_like(a).normal_(), lambda: torch.rand_like(a),
         lambda: wide + row, lambda: wide * row, lambda: wide.t().contiguous(),
-        lambda: wide[..., ::2].contiguous(), lambda: a * one, lambda: b + a * c,
-        lambda: torch.arange(a.numel(), device=a.device),
+        lambda: wide[..., ::2].contiguous(), lambda: a * scalar,
+        lambda: b + a * c, lambda: torch.arange(a.numel(), device=a.device),
         trained(torch.relu), trained(torch.sigmoid), trained(torch.tanh),
         trained(F.gelu), trained(F.silu), trained(lambda x: F.dropout(x, 0.1)),
         trained(lambda x: x * x), trained(lambda x: F.leaky_relu(x)))

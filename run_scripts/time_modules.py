@@ -23,12 +23,12 @@ LAYOUT = getattr(layouts, 'DeviceLocalLayout', layouts.Layout)
 def loaded(client, serialized, results):
   """What libtpu compiled, behind the header that this JAX puts in front."""
   zeros = jax.jit(lambda: [jnp.zeros(r['shape'], r['dtype']) for r in results])
-  own = bytes(zeros.lower().compile().runtime_executable().serialize())
+  sample = bytes(zeros.lower().compile().runtime_executable().serialize())
   size = place = 0  # The header's length, a varint.
-  while b'pjrt_ifrt' in own[:64] and (not place or own[place - 1] & 128):
-    size |= (own[place] & 127) << 7 * place
+  while b'pjrt_ifrt' in sample[:64] and (not place or sample[place - 1] & 128):
+    size |= (sample[place] & 127) << 7 * place
     place += 1
-  code = own[:place + size] + serialized
+  code = sample[:place + size] + serialized
   return client.deserialize_executable(code, jax.devices()[:1])
 
 

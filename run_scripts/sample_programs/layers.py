@@ -12,9 +12,9 @@ class Weights:
   one function, without an initialisation of its own.
   """
 
-  def __init__(self, dtype, given=None):
+  def __init__(self, dtype, weights=None):
     self.dtype, self.made = dtype, []
-    self._given = None if given is None else iter(given)
+    self._given = None if weights is None else iter(weights)
 
   def __call__(self, *shape):
     """A weight in the program's dtype, stored as float32."""

@@ -16,8 +16,8 @@ def dlrm(w, numbers, ids, rows=100000, width=64, bottom=(512, 256),
   x = numbers
   for size in (*bottom, width):
     x = jax.nn.relu(nn.dense(w, x, size))
-  found = [w(rows, width)[ids[:, i]] for i in range(ids.shape[1])]
-  stacked = jnp.stack([x, *found], 1)
+  embedded = [w(rows, width)[ids[:, i]] for i in range(ids.shape[1])]
+  stacked = jnp.stack([x, *embedded], 1)
   products = jnp.einsum('bie,bje->bij', stacked, stacked)
   row, column = jnp.tril_indices(stacked.shape[1], -1)
   x = jnp.concatenate([x, products[:, row, column]], -1)

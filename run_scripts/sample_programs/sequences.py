@@ -169,9 +169,9 @@ def lstm(w, tokens, vocabulary=10000, width=512, layers=1, training=True):
     x = nn.dense(w, x, 4 * width)
     recurrent = w(width, 4 * width)
 
-    def step(state, given, recurrent=recurrent):
+    def step(state, projected, recurrent=recurrent):
       h, c = state
-      i, f, g, o = jnp.split(given + h @ recurrent, 4, -1)
+      i, f, g, o = jnp.split(projected + h @ recurrent, 4, -1)
       c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
       h = jax.nn.sigmoid(o) * jnp.tanh(c)
       return (h, c), h
@@ -186,18 +186,18 @@ def gru(w, x, width=256, classes=64, training=True):
   del training
   outputs = []
   for reverse in (False, True):
-    given = nn.dense(w, x, 3 * width).swapaxes(0, 1)
+    projected = nn.dense(w, x, 3 * width).swapaxes(0, 1)
     gates, new = w(width, 2 * width), w(width, width)
 
-    def step(h, given, gates=gates, new=new):
+    def step(h, projected, gates=gates, new=new):
       r, z = jnp.split(jax.nn.sigmoid(
-          given[:, :2 * width] + h @ gates), 2, -1)
-      n = jnp.tanh(given[:, 2 * width:] + (r * h) @ new)
+          projected[:, :2 * width] + h @ gates), 2, -1)
+      n = jnp.tanh(projected[:, 2 * width:] + (r * h) @ new)
       h = z * h + (1 - z) * n
       return h, h
 
     start = jnp.zeros((x.shape[0], width), x.dtype)
-    outputs.append(lax.scan(step, start, given, reverse=reverse)[1])
+    outputs.append(lax.scan(step, start, projected, reverse=reverse)[1])
   return nn.dense(w, jnp.concatenate(outputs, -1).swapaxes(0, 1), classes)
 
 
@@ -208,10 +208,10 @@ def state_space(w, x, inner=1024, training=True):
   gate = jax.nn.silu(nn.dense(w, y, inner))
   y = nn.depthwise(w, nn.dense(w, y, inner), 4)
   decay = jax.nn.sigmoid(nn.dense(w, y, inner)).astype(jnp.float32)
-  given = (1 - decay) * y.astype(jnp.float32)
+  entering = (1 - decay) * y.astype(jnp.float32)
 
   def join(a, b):
     return a[0] * b[0], b[0] * a[1] + b[1]
 
-  _, y = lax.associative_scan(join, (decay, given), axis=1)
+  _, y = lax.associative_scan(join, (decay, entering), axis=1)
   return x + nn.dense(w, y.astype(x.dtype) * gate, x.shape[-1])

@@ -128,11 +128,11 @@ def messages(w, nodes, senders, receivers, width=64, training=True):
   return nn.dense(w, jnp.concatenate([nodes, relu(sums)], -1), 16)
 
 
-def recommender(w, numbers, found, width=32, training=True):
+def recommender(w, numbers, embedded, width=32, training=True):
   """Inner products of embeddings, and a dense layer of them."""
   del training
   x = relu(nn.dense(w, numbers, width))
-  stacked = jnp.concatenate([x[:, None], found], 1)
+  stacked = jnp.concatenate([x[:, None], embedded], 1)
   products = jnp.einsum('bie,bje->bij', stacked, stacked)
   products = products.reshape(products.shape[0], -1)
   return nn.dense(w, relu(nn.dense(w, products, 64)), 1)

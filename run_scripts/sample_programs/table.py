@@ -40,17 +40,17 @@ class Program:
   def function_and_shapes(self):
     """(function, its arguments as trees of `jax.ShapeDtypeStruct`)."""
     dtype = jnp.dtype(self.dtype)
-    inputs = [_shape(given, dtype) for given in self.inputs]
+    inputs = [_shape(spec, dtype) for spec in self.inputs]
     made = layers.Weights(dtype)
 
-    def run(weights, *given):
+    def run(weights, *arrays):
       return self.network(
-          weights, *given, training=self.step != 'infer', **self.options)
+          weights, *arrays, training=self.step != 'infer', **self.options)
 
-    def apply(weights, *given):
-      return run(layers.Weights(dtype, weights), *given)
+    def apply(weights, *arrays):
+      return run(layers.Weights(dtype, weights), *arrays)
 
-    outputs = jax.eval_shape(lambda *given: run(made, *given), *inputs)
+    outputs = jax.eval_shape(lambda *arrays: run(made, *arrays), *inputs)
     if self.step == 'infer':
       return apply, (made.made, *inputs)
     targets, loss = _loss(outputs)
@@ -59,9 +59,9 @@ class Program:
                                   *inputs)
 
 
-def _shape(given, dtype):
-  kind = {'i': _INTEGERS, 'f': jnp.float32}.get(given[-1])
-  return jax.ShapeDtypeStruct(given[:-1] if kind else given, kind or dtype)
+def _shape(spec, dtype):
+  kind = {'i': _INTEGERS, 'f': jnp.float32}.get(spec[-1])
+  return jax.ShapeDtypeStruct(spec[:-1] if kind else spec, kind or dtype)
 
 
 def _loss(outputs):

@@ -171,8 +171,8 @@ def test_the_model_trained_last_is_handed_in(student):
   """Also from another --out_dir, which the training has noted; or a given one.
   """
   home = student.parent
-  def handed_in(*given):
-    (line,) = run_step(student, 'assignment_hand_in.sh', *given)
+  def handed_in(*flags):
+    (line,) = run_step(student, 'assignment_hand_in.sh', *flags)
     return line.split('--model_dir ')[1].split()[0]
 
   assert handed_in() == 'HOME/out/model_a'
