@@ -22,6 +22,7 @@ RUNTIME, NORMALIZER = 'config_runtime', 'config_runtime_normalizers'
 LAYOUTS, IDS, SPLITS = 'node_config_feat', 'node_config_ids', 'node_splits'
 # Stored name -> attribute of a `Kernel` or `Program`, which has the unit.
 _ATTRIBUTES = {RUNTIME: 'runtime_ns', NORMALIZER: 'normalizer_ns'}
+_ROWS_AT_ONCE = 1 << 16  # Of features; a kernel has some thousand.
 _MOST_LETTERS = 200  # Of a row that is shown.
 _MOST_NS = np.iinfo(np.int64).max
 _VALUES_AT_ONCE = 1 << 20  # Of layouts, of which files have up to a gigabyte.
@@ -92,9 +93,11 @@ def _wrong_bounds(configs: np.ndarray) -> np.ndarray:
 
 
 def _of_width(width: int, broken: Callable) -> Callable:
-  """The same where a table has all columns; no fault elsewhere."""
-  return lambda table: (broken(table) if table.shape[1] == width
-                        else np.zeros(len(table), bool))
+  """The same where a table has all columns, some rows at a time."""
+  return lambda table: np.concatenate([np.zeros(0, bool), *(
+      broken(table[start:start + _ROWS_AT_ONCE]) for start in range(
+          0, len(table), _ROWS_AT_ONCE))]) if table.shape[1] == width else (
+              np.zeros(len(table), bool))
 
 
 def _no_such_row(numbers: np.ndarray, table: np.ndarray) -> np.ndarray:

@@ -206,6 +206,7 @@ def _row(trial: Any) -> dict[str, Any]:
          'best_epoch': 0, 'parameters': 0, 'seconds': 0.0, 'values': {},
          'run': '', **trial.user_attrs['trial'],
          **trial.user_attrs.get('result', {})}
+  files.parse_json(json.dumps(row), f'trial {trial.number}')  # Its limits.
   for name, kinds in _KINDS.items():
     if type(row[name]) not in kinds:
       raise ValueError(f'{name} of trial {trial.number} is {row[name]!r}')
