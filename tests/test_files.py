@@ -148,9 +148,9 @@ def test_json_of_too_many_values_is_not_parsed(monkeypatch):
 
   text = '[' + '{},' * 5_000_000 + '{}]'  # 15 MB, as objects 360 MB and more.
   monkeypatch.setattr(json, 'loads', parsed)
-  for given in (text, text.encode()):
+  for content in (text, text.encode()):
     with pytest.raises(UserError, match=r'about 1\.3 GiB of memory; 1 GiB ar'):
-      files.parse_json(given, 'x.json')
+      files.parse_json(content, 'x.json')
 
 
 def test_only_files_are_replaced(tmp_path):

@@ -49,8 +49,8 @@ def read_run(folder, content):
 
 
 def read_grid(unused_folder, content):
-  given = files.parse_json(json.dumps(content), 'grid.json')
-  parsed = grid.parsed('grid.json', given)
+  parsed_json = files.parse_json(json.dumps(content), 'grid.json')
+  parsed = grid.parsed('grid.json', parsed_json)
   assert 0 < parsed.num_trials <= grid.MOST_TRIALS and parsed.study_name
 
 

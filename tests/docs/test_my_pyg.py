@@ -30,5 +30,5 @@ def test_the_model_runs_and_is_measured(tmp_path):
   out = tmp_path / 'scores.npz'
   subprocess.run([PYTHON, str(PROJECT / 'docs/my_pyg.py'), str(root), str(out),
                   '1'], check=True)
-  found = tpu_graphs_ext.measure(str(root / 'valid'), dict(np.load(out)))
-  assert found.rows['opa'].between(0, 1).all() and len(found.rows) > 5
+  evaluation = tpu_graphs_ext.measure(str(root / 'valid'), dict(np.load(out)))
+  assert evaluation.rows['opa'].between(0, 1).all() and len(evaluation.rows) > 5

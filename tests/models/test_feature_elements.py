@@ -232,12 +232,12 @@ def test_the_analytic_time_counts_whole_waves_of_elements():
                       ('layout tiles', np.ones(2))):
     model = checks.make('AnalyticTileModel', feature_stats={
         **stats.to_json(), 'tiles': tiles})
-    found = checks.scores_untraced(model, kernel, stats)
+    scores = checks.scores_untraced(model, kernel, stats)
     c, n = model.constants(), counts_of(kernel, tiles)
     memory = (n['moved_bytes'] / c['bytes_per_ns']
               + c['piece_ns'] * work * n['pieces'])
     vector = c['vector_ns'] * work * n['vector_registers']
-    np.testing.assert_allclose(np.exp(found), (
+    np.testing.assert_allclose(np.exp(scores), (
         c['launch_ns'] + c['step_ns'] * n['streams'] * work * n['steps']
         + n['block_bytes'] / c['bytes_per_ns'] + np.maximum(memory, vector)
         + c['unhidden'] * np.minimum(memory, vector)), rtol=1e-4)

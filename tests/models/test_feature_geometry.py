@@ -19,10 +19,10 @@ from tpu_graphs_ext.sample import write
 models = load_models.models_module()
 
 
-def tensorflow_counts(kernel, stats, given=None, tiles='layout tiles'):
+def tensorflow_counts(kernel, stats, model_stats=None, tiles='layout tiles'):
   """Name -> float64 [configs], from scaled features."""
   geo, loops, cut = feature_tiles.tensorflow_tiles(
-      kernel, stats, given, tiles)
+      kernel, stats, model_stats, tiles)
   return {name: value.numpy()[0].astype(float)
           for name, value in geo.counts(loops, cut)[0]._asdict().items()}
 
@@ -67,7 +67,7 @@ def test_other_statistics_are_told_by_whole_numbers(sample):
   for kernel in sample[:5]:
     expected = tensorflow_counts(kernel, train)
     for stats in (train, larger):
-      counts = tensorflow_counts(kernel, stats, given=both)
+      counts = tensorflow_counts(kernel, stats, model_stats=both)
       for name in counts:
         np.testing.assert_allclose(counts[name], expected[name], rtol=1e-5)
 

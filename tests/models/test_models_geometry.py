@@ -21,10 +21,10 @@ MACHINE = dict(launch_ns=100, step_ns=10, bytes_per_ns=1024, piece_ns=1,
                matrix_row_ns=2, vector_ns=3, unhidden=0.5)
 
 
-def counts(**given):
+def counts(**counted):
   """Counts of one configuration, 0 but for those given."""
   return models._Counts(*(
-      tf.constant([[float(given.get(name, 0))]])
+      tf.constant([[float(counted.get(name, 0))]])
       for name in models._Counts._fields))
 
 

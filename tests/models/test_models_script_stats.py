@@ -97,9 +97,9 @@ def test_files_that_cannot_be_used_are_left_alone(data_root, script, caplog):
 def test_a_model_under_a_script_has_them(name, data_root, script, monkeypatch):
   """And so has one that its variables are copied into, script or not."""
   stats = checks.stats_of(KERNELS)
-  given = checks.make(name, feature_stats={
+  told = checks.make(name, feature_stats={
       **stats.to_json(), 'tiles': 'elements'})
-  expected = checks.scores_untraced(given, KERNELS[0], stats)
+  expected = checks.scores_untraced(told, KERNELS[0], stats)
   assert np.ptp(expected) > 0.1  # Of the analytic time: nothing is learned.
   with monkeypatch.context() as outside:
     outside.setattr(flags, 'FLAGS', flags.FlagValues())
@@ -163,5 +163,5 @@ def test_training_on_features_of_the_files_goes_on(data_root, script):
   """Scaled by kernels with enough configurations; or with statistics given."""
   script(data_root)
   fit(checks.make('EnsembleRanker', members={'AnalyticTileModel': {}}), KERNELS)
-  given = checks.stats_of(KERNELS[1:]).to_json()
-  fit(checks.make('AnalyticTileModel', feature_stats=given), KERNELS)
+  feature_stats = checks.stats_of(KERNELS[1:]).to_json()
+  fit(checks.make('AnalyticTileModel', feature_stats=feature_stats), KERNELS)

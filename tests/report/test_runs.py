@@ -13,9 +13,9 @@ from tpu_graphs_ext.report import runs
 def test_all_names_of_a_training(tmp_path):
   path = write_run(tmp_path, run_info(), with_model=True)
   model_dir = path.replace('run_', 'model_').replace('.jsonz', '')
-  for given in ([str(tmp_path)], [path], [model_dir + '/'],
+  for paths in ([str(tmp_path)], [path], [model_dir + '/'],
                 [str(tmp_path), path, model_dir]):
-    (run,), problems = runs.find(given)
+    (run,), problems = runs.find(paths)
     assert (run.run_path, run.model_dir.rstrip('/')) == (path, model_dir)
     assert not problems
 
@@ -24,8 +24,8 @@ def test_runs_are_found_at_any_depth_and_sorted_by_model(tmp_path):
   write_run(tmp_path / 'a' / 'deep', run_info('Zeta'), with_model=True)
   write_run(tmp_path / 'b', run_info('Alpha'), with_model=True)
   # But paths stay in the order in which they are given.
-  for given, expected in (([''], 'AZ'), (['a', 'b'], 'ZA')):
-    runs_there, problems = runs.find([str(tmp_path / name) for name in given])
+  for folders, expected in (([''], 'AZ'), (['a', 'b'], 'ZA')):
+    runs_there, problems = runs.find([str(tmp_path / name) for name in folders])
     assert ''.join(run.model[0] for run in runs_there) == expected
     assert not problems
 

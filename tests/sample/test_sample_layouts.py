@@ -75,13 +75,13 @@ def test_train_programs_are_in_several_files_of_distinct_configurations(
 def test_configurations_are_distinct_and_start_at_the_compilers_own(programs):
   assert len({program.name for program in programs}) == len(programs) >= 35
   for program in programs:
-    own = set()
+    first = set()
     for search in layouts.SEARCHES:
       chosen, cycles = program.searches[search]
       assert len(np.unique(chosen, axis=0)) == len(chosen) == len(cycles)
       assert len(chosen) >= 150 and cycles.min() > 0
-      own.add((tuple(chosen[0].tolist()), int(cycles[0])))
-    assert len(own) == 1  # The same in both searches.
+      first.add((tuple(chosen[0].tolist()), int(cycles[0])))
+    assert len(first) == 1  # The same in both searches.
 
 
 def test_layouts_are_options_of_their_nodes(programs):

@@ -170,14 +170,14 @@ def test_kernels_repeat_their_default_here_and_there():
 def test_kernels_come_back_as_they_were_packed(tmp_path):
   tiny = tiny_kernels.make_kernel('dot_0', num_nodes=3,
                                   edges=((1, 0), (2, 1)))
-  given = [compiled(4), kernels_lib.CompiledKernel(
+  kernels = [compiled(4), kernels_lib.CompiledKernel(
       'dot', tiny.node_feat, tiny.node_opcode, tiny.edge_index,
       np.array([[32, 4], [16, 300]]), np.array([[48, 4], [1, 300]]),
       np.array([70_000, 3_000_000_000]), 0)]
   path = str(tmp_path / 'v3_train.xz')
-  pack_kernels.save(path, given, 'v3', 'a compiler')
+  pack_kernels.save(path, kernels, 'v3', 'a compiler')
   loaded = kernels_lib.load(path)
-  for kernel, other in zip(given, loaded):
+  for kernel, other in zip(kernels, loaded):
     assert (kernel.program, kernel.default, kernel.graph_hash()) == (
         other.program, other.default, other.graph_hash())
     for name in ('output_bounds', 'kernel_bounds', 'cycles'):

@@ -61,7 +61,8 @@ def asked_of_setuptools(monkeypatch, chosen):
   """What setup.py asks for; it imports nothing of the package."""
   asked = {}
   monkeypatch.setenv('TPU_GRAPHS_EXT_STACK', chosen)
-  monkeypatch.setattr(setuptools, 'setup', lambda **given: asked.update(given))
+  monkeypatch.setattr(
+      setuptools, 'setup', lambda **settings: asked.update(settings))
   before = set(sys.modules)
   runpy.run_path(str(PROJECT / 'setup.py'))
   assert not [name for name in set(sys.modules) - before

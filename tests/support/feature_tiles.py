@@ -37,14 +37,15 @@ def loops_of(module):
   return geometry.loops_of([kernel_of_module(module)])[0]
 
 
-def tensorflow_tiles(kernel, stats, given=None,
+def tensorflow_tiles(kernel, stats, model_stats=None,
                      tiles='layout tiles') -> tuple:
   """(geometry, loops, tiles) of models.py, with features scaled by `stats`.
 
-  The model is told that they are scaled by `given`, and what `tiles` count.
+  The model is told that they are scaled by `model_stats`, and what `tiles`
+  count.
   """
   statistics = models._Statistics(
-      {**(given or stats.to_json()), 'tiles': tiles}, keeps=False)
+      {**(model_stats or stats.to_json()), 'tiles': tiles}, keeps=False)
   statistics.build(None)
   geo = models._Geometry
   inputs = models._inputs_of(tile_batches.kernel_graph(kernel, stats))

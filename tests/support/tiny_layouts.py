@@ -25,7 +25,7 @@ def program(name: str, nodes: int = 40, configurable: int = 6,
   rng = np.random.default_rng(zlib.crc32(name.encode()))
   rank = 3
   sizes = 2 ** rng.integers(3, 9, (nodes, rank))
-  own = np.stack([rng.permutation(rank) for _ in range(nodes)])
+  order = np.stack([rng.permutation(rank) for _ in range(nodes)])
   feat = np.zeros((nodes, len(schema.NODE_FEATURES)))
   feat[:, :4] = rng.integers(0, 9, (nodes, 4))
   feat[:, 2] %= 2
@@ -34,7 +34,7 @@ def program(name: str, nodes: int = 40, configurable: int = 6,
   feat[:, column['shape_dimensions']] = np.concatenate([
       sizes, np.zeros((nodes, 3)), sizes.sum(-1, keepdims=True),
       sizes.prod(-1, keepdims=True)], -1)
-  feat[:, column['layout_minor_to_major']] = np.pad(own, ((0, 0), (0, 3)))
+  feat[:, column['layout_minor_to_major']] = np.pad(order, ((0, 0), (0, 3)))
   ids = np.sort(rng.choice(np.arange(2, nodes), configurable, replace=False))
   opcode = rng.integers(1, NUM_OPS, nodes)
   opcode[ids] = rng.choice(_CONFIGURABLE, configurable)
@@ -43,7 +43,7 @@ def program(name: str, nodes: int = 40, configurable: int = 6,
   chosen = np.full((configs, configurable, 3, 6), schema.LAYOUT_PADDING)
   chosen[..., :rank] = rng.permuted(np.broadcast_to(
       np.arange(rank), (configs, configurable, 3, rank)), axis=-1)
-  alike = (chosen[:, :, 0, :rank] == own[ids]).all(-1)
+  alike = (chosen[:, :, 0, :rank] == order[ids]).all(-1)
   cost = (~alike * np.log2(sizes[ids].prod(-1))).sum(-1)
   runtime = (1e8 * (1 + cost / 100) + np.arange(configs)).astype(np.int64)
   return {

@@ -10,9 +10,9 @@ from tpu_graphs_ext.sweep import grid
 from tpu_graphs_ext.sweep.grid import Configuration
 
 
-def read(folder, given):
+def read(folder, content):
   path = folder / 'grid.json'
-  path.write_text(given if isinstance(given, str) else json.dumps(given))
+  path.write_text(content if isinstance(content, str) else json.dumps(content))
   return grid.read(str(path))
 
 
@@ -60,9 +60,9 @@ FAULTS = [
 
 
 def test_faults(tmp_path):
-  for given, said in FAULTS:
+  for content, said in FAULTS:
     with pytest.raises(UserError) as caught:
-      read(tmp_path, given)
+      read(tmp_path, content)
     assert 'grid.json: ' in str(caught.value) and said in str(caught.value)
 
 

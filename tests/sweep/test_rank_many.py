@@ -45,10 +45,10 @@ def folder(tmp_path):
 @pytest.fixture
 def ranked(saved_model_dir, folder, tmp_path, inline):
   """A function that ranks the folder; gives the summary and the bytes."""
-  def call(given=folder, model_dir=saved_model_dir, **chosen):
+  def call(source=folder, model_dir=saved_model_dir, **chosen):
     inline.done = []
     summary = rank_many.rank_many(
-        str(model_dir), [str(given)], str(tmp_path / 'out.jsonl'), **chosen)
+        str(model_dir), [str(source)], str(tmp_path / 'out.jsonl'), **chosen)
     return summary, (tmp_path / 'out.jsonl').read_bytes()
 
   return call

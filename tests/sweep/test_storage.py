@@ -27,29 +27,29 @@ def write(path, content):
   system.pipe_file(inner, content)
 
 
-def names(given):
+def names(pattern):
   return [os.path.basename(file.name)
-          for file in rank_many.find(given, ('.npz',))]
+          for file in rank_many.find(pattern, ('.npz',))]
 
 
 def test_files_that_are_found(folder):
-  for given, expected in (
+  for pattern, expected in (
       ('', ['a.npz', 'b.npz']),  # A folder: files with the ending, no deeper.
       ('/c.txt', ['c.txt']), ('/[ab]*', ['a.npz', 'b.npz']),
       ('/**/*.npz', ['a.npz', 'b.npz', 'd.npz'])):
-    assert names(folder + given) == expected
-  for given in ('/no_such', '/*.zip'):
+    assert names(folder + pattern) == expected
+  for pattern in ('/no_such', '/*.zip'):
     with pytest.raises(UserError, match=r'no such file, or no file in this '
                        r'folder that ends with \.npz; others are named by'):
-      names(folder + given)
+      names(folder + pattern)
 
 
 def test_names_are_as_given_and_paths_absolute(tmp_path, monkeypatch):
   # A name that looks like a pattern.
   write(f'{tmp_path}/run[1]/a.npz', b'')
   monkeypatch.chdir(tmp_path)
-  for given in ('run[1]', 'run[1]/a.npz'):
-    file, = rank_many.find(given, ('.npz',))
+  for name in ('run[1]', 'run[1]/a.npz'):
+    file, = rank_many.find(name, ('.npz',))
     assert (file.name, file.path) == ('run[1]/a.npz',
                                       f'{tmp_path}/run[1]/a.npz')
 
