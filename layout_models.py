@@ -340,8 +340,8 @@ def _pooled(graph: _Graph, base: tf.Tensor, change: tf.Tensor, level: _Level,
 def _script_flags() -> Any:
   """The flags of the running script of the baseline, or None."""
   absl_flags = sys.modules.get('absl.flags')  # There, if a script has flags.
-  given = absl_flags.FLAGS if absl_flags else None
-  return given if given and given.is_parsed() else None
+  flags = absl_flags.FLAGS if absl_flags else None
+  return flags if flags and flags.is_parsed() else None
 
 
 def _asked_for() -> Optional[tuple]:
@@ -894,35 +894,36 @@ def _tensors_of(graph: _Graph, raw: tf.Tensor) -> _Tensors:
   Files list operands by node number, not by place; those of a convolution are
   distinguished by their sizes. A node without an operand stands in for it.
   """
-  inputs, own = graph.inputs, graph.inputs.config_node
+  inputs, config_node = graph.inputs, graph.inputs.config_node
   first, last = (
-      tf.gather(of(inputs.producer, inputs.consumer, graph.nodes), own)
+      tf.gather(of(inputs.producer, inputs.consumer, graph.nodes), config_node)
       for of in (tf.math.unsorted_segment_min, tf.math.unsorted_segment_max))
-  first = tf.where(first < graph.nodes, first, own)
-  last = tf.where(last >= 0, last, own)
+  first = tf.where(first < graph.nodes, first, config_node)
+  last = tf.where(last >= 0, last, config_node)
   sizes = raw[:, _SHAPE:_SHAPE + _DIMS]
   dims = tf.cast(tf.gather(
-      tf.gather(raw, own), _CONVOLUTION, axis=1), tf.int32)
+      tf.gather(raw, config_node), _CONVOLUTION, axis=1), tf.int32)
 
   def size(node, dim):
     return _sizes_at(tf.gather(sizes, node), dims[:, dim:dim + 1])
 
   def fit(input_, kernel):
-    return tf.equal(size(input_, 0), size(own, 4)) & tf.equal(
-        size(kernel, 3), size(own, 5))
+    return tf.equal(size(input_, 0), size(config_node, 4)) & tf.equal(
+        size(kernel, 3), size(config_node, 5))
 
   nodes = tf.where(fit(last, first) & ~fit(first, last),
-                   tf.stack([own, last, first], -1),
-                   tf.stack([own, first, last], -1))
+                   tf.stack([config_node, last, first], -1),
+                   tf.stack([config_node, first, last], -1))
   element = tf.linalg.matvec(raw[:, _TYPES], tf.constant(_BYTES, tf.float32))
   element = tf.where(element > 0, element, 4.0)
   bytes_ = tf.gather(_elements(sizes) * element, nodes)
-  gradient = tf.equal(tf.gather(inputs.opcode, own), _CONVOLUTION_OP) & (
-      bytes_[:, 0] < tf.reduce_min(bytes_[:, 1:], -1)) & (
-          dims[:, 1] < dims[:, 0])
+  gradient = tf.equal(
+      tf.gather(inputs.opcode, config_node), _CONVOLUTION_OP) & (
+          bytes_[:, 0] < tf.reduce_min(bytes_[:, 1:], -1)) & (
+              dims[:, 1] < dims[:, 0])
   deciders = tf.where(
       gradient[:, tf.newaxis] & [True, False, False],
-      3 * tf.range(tf.size(own))[:, tf.newaxis],
+      3 * tf.range(tf.size(config_node))[:, tf.newaxis],
       _deciders(graph, sizes, nodes))
   stored = tf.gather(raw[:, _OWN_LAYOUT:_OWN_LAYOUT + 2], nodes)
   return _Tensors(nodes, tf.gather(sizes, nodes), bytes_, gradient,
@@ -940,7 +941,7 @@ def _deciders(graph: _Graph, sizes: tf.Tensor, tensors: tf.Tensor
   reshape may ask for nothing; then the last of the other requests decides. It
   has no kernel: in that place stands what it asks of its output.
   """
-  inputs, own = graph.inputs, graph.inputs.config_node
+  inputs, config_node = graph.inputs, graph.inputs.config_node
   read, reads = (tf.gather(sizes, side)
                  for side in (inputs.producer, inputs.consumer))
   opcode, source = (tf.gather(inputs.opcode, side)[:, tf.newaxis]
@@ -966,11 +967,11 @@ def _deciders(graph: _Graph, sizes: tf.Tensor, tensors: tf.Tensor
   group, _ = tf.while_loop(lambda _, more: more, spread,
                            [tf.range(graph.nodes), tf.constant(True)])
   asks = tf.gather(group, tensors)
-  order = 3 * own[:, tf.newaxis] + tf.range(3)
+  order = 3 * config_node[:, tf.newaxis] + tf.range(3)
   row = tf.math.unsorted_segment_max(
-      tf.range(tf.size(own)), own, graph.nodes)
+      tf.range(tf.size(config_node)), config_node, graph.nodes)
   is_reshape = tf.equal(
-      tf.gather(inputs.opcode, own), _RESHAPE_OP)[:, tf.newaxis]
+      tf.gather(inputs.opcode, config_node), _RESHAPE_OP)[:, tf.newaxis]
   is_no_kernel = is_reshape & [False, False, True]
 
   def last_but(left_out):

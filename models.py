@@ -83,9 +83,9 @@ _TILES = ('layout tiles', 'elements')  # What tile bounds can count.
 def _flag_of_running_script(name: str) -> Any:
   """The value of one of its flags; None without such a script or flag."""
   absl_flags = sys.modules.get('absl.flags')  # There, if a script has flags.
-  given = absl_flags.FLAGS if absl_flags else None
-  is_there = given and given.is_parsed() and name in given
-  return given[name].value if is_there else None
+  flags = absl_flags.FLAGS if absl_flags else None
+  is_there = flags and flags.is_parsed() and name in flags
+  return flags[name].value if is_there else None
 
 
 def _of_running_script(num_configs: int) -> Optional[Mapping[str, Any]]:
@@ -369,11 +369,11 @@ class _Graph:
   def first_and_last(self, of: str) -> tuple:
     """int32 [nodes] twice: each node's first and last neighbour, or itself."""
     senders, receivers = self.edges[of]
-    own = tf.range(self.nodes)
+    itself = tf.range(self.nodes)
     first = tf.math.unsorted_segment_min(senders, receivers, self.nodes)
     last = tf.math.unsorted_segment_max(senders, receivers, self.nodes)
-    return (tf.where(first < self.nodes, first, own),
-            tf.where(last < 0, own, last))
+    return (tf.where(first < self.nodes, first, itself),
+            tf.where(last < 0, itself, last))
 
   def with_states(self, x: tf.Tensor) -> tfgnn.GraphTensor:
     """The nodes with states `x` [nodes, ..., width] and the edges from producer
@@ -762,8 +762,9 @@ class _TrainedModel(tf.keras.Model):
     self.training_state()
     if statistics := getattr(self._members[0], '_statistics', None):
       statistics.require_fit(kwargs.get('validation_data') or x)
-    own = [self._average] if self._average else []
-    return super().fit(x, *args, callbacks=own + [*(callbacks or [])], **kwargs)
+    average = [self._average] if self._average else []
+    return super().fit(
+        x, *args, callbacks=average + [*(callbacks or [])], **kwargs)
 
   def training_state(self) -> list:
     """Variables that resuming needs beside the weights, which must exist."""
@@ -943,9 +944,9 @@ class _Ranker(_TrainedModel):
     chunks, chunk = self._chunks(graph, config_feats)
 
     def score_chunk(i, scores):
-      own = config_feats[:, i * chunk:(i + 1) * chunk]
-      own_scores = self._score(graph, encoded, own)
-      return i + 1, scores.write(i, tf.transpose(own_scores))
+      part = config_feats[:, i * chunk:(i + 1) * chunk]
+      part_scores = self._score(graph, encoded, part)
+      return i + 1, scores.write(i, tf.transpose(part_scores))
 
     _, scores = tf.while_loop(
         lambda i, unused_scores: i < chunks, score_chunk,

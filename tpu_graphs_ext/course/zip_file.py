@@ -34,13 +34,13 @@ MAX_BYTES = sandbox.MOST_BYTES  # Of all files.
 _PART = re.compile(r'(?!\.{1,2}$)[A-Za-z0-9_ .+@=~#,()-]{1,200}')
 
 
-def package(model_dir: str, out: str, **given: Any) -> verify.Verdict:
+def package(model_dir: str, out: str, **arguments: Any) -> verify.Verdict:
   """Verifies a hand-in and writes it as a zip file.
 
   Args:
     model_dir: folder model_<hash>, its run file beside it.
     out: the .zip to write; replaces nothing but a hand-in.
-    given: the other arguments of `verify.verify`.
+    arguments: the others of `verify.verify`.
 
   Returns what `verify` found.
 
@@ -55,7 +55,7 @@ def package(model_dir: str, out: str, **given: Any) -> verify.Verdict:
     except UserError as error:
       raise UserError(f'{path}: was not written by `package`, so it is not '
                       'replaced; move it away, or name another file') from error
-  verdict = verify.verify(model_dir, **given)
+  verdict = verify.verify(model_dir, **arguments)
   if not verdict.ok:
     raise UserError(f'{model_dir}: not packed, because\n  '
                     + '\n  '.join(verdict.faults))

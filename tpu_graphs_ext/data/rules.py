@@ -122,8 +122,8 @@ def _no_layout(layouts: np.ndarray) -> np.ndarray:
       numbers = block.astype(np.int8)
     wrong = (numbers != block) | (numbers < schema.LAYOUT_PADDING) | (
         numbers >= schema.MAX_DIMS)
-    given = numbers >= 0
-    wrong[..., 1:] |= given[..., 1:] & ~given[..., :-1]
+    present = numbers >= 0
+    wrong[..., 1:] |= present[..., 1:] & ~present[..., :-1]
     ordered = np.sort(numbers, axis=-1)
     wrong[..., 1:] |= (ordered[..., 1:] == ordered[..., :-1]) & (
         ordered[..., 1:] >= 0)

@@ -278,9 +278,9 @@ def load_model(run: Run, num_ops: int, sample_graph: Any,
             'the data or models.py belongs to another model; give --data_root '
             'the data that it was trained on')
   except (ValueError, UserError) as error:
-    own = run.info.get('versions', {}).get('tpu_graphs_ext')
-    version = '' if own in (None, tpu_graphs_ext.__version__) else (
-        f'. It was trained with tpu_graphs_ext {own}; this is '
+    trained_with = run.info.get('versions', {}).get('tpu_graphs_ext')
+    version = '' if trained_with in (None, tpu_graphs_ext.__version__) else (
+        f'. It was trained with tpu_graphs_ext {trained_with}; this is '
         f'{tpu_graphs_ext.__version__}')
     what = '' if isinstance(error, UserError) else (
         'cannot be read as a saved Keras model, copy the whole folder again: ')

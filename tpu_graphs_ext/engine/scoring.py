@@ -203,13 +203,13 @@ def load_ranker(model_dir: str, loading: Loading) -> Ranker:
       run.info.get('data', {}))
 
 
-def _counts_elements(given: Any, model: Any) -> bool:
+def _counts_elements(argument: Any, model: Any) -> bool:
   """According to the statistics that the model was given or has found.
 
   An ensemble has them in its members.
   """
-  if isinstance(given, dict) and 'tiles' in given:
-    return given['tiles'] == 'elements'
+  if isinstance(argument, dict) and 'tiles' in argument:
+    return argument['tiles'] == 'elements'
   for member in getattr(model, '_members', [model]):
     statistics = getattr(member, '_statistics', None)
     if hasattr(statistics, 'in_elements') and bool(statistics.in_elements()):

@@ -117,17 +117,17 @@ def measured(groups: Sequence[Group], data: str, loading: LoadSettings,
     source = run.model_dir
     try:
       task = run.task
-      own = _loading_of(task, run, loading, only_root)
-      collection = task.collection(run.info['args'], own)
-      source = data or os.path.join(own.data_root, *collection, 'valid')
+      run_loading = _loading_of(task, run, loading, only_root)
+      collection = task.collection(run.info['args'], run_loading)
+      source = data or os.path.join(run_loading.data_root, *collection, 'valid')
       comparison = comparison or Comparison(task, source, evaluate.labelled(
-          task.read(source, own), source, task))
+          task.read(source, run_loading), source, task))
       if source != comparison.source:
         raise UserError(
             f'its data is {source}, so it is not compared with runs on '
             f'{comparison.source}; measure all of them on one --data, or make '
             'a page for each')
-      ranker = scoring.load_ranker(run.model_dir, own)
+      ranker = scoring.load_ranker(run.model_dir, run_loading)
       comparison.groups.setdefault(group.name, []).append(Measured(
           run, ranker, evaluate.measure(
               ranker, comparison.problems, f'{run.model} {run.name[:8]}')))

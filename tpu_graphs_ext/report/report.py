@@ -129,20 +129,20 @@ def runs_table(runs: pd.DataFrame, task: ShippedTask) -> page.Table:
 
 def flags_table(groups: Sequence[Group]) -> page.Table:
   """Every flag and argument; those that differ come first."""
-  given = pd.DataFrame({group.name: {
+  table = pd.DataFrame({group.name: {
       'model': group.runs[0].model, **{
           name: shown(value) for name, value in group.runs[0].flags.items()},
       **{f'argument {name}': shown(value)
          for name, value in group.runs[0].kwargs.items()}}
                         for group in groups}).fillna(page.NOTHING)
-  differs = given.nunique(axis=1) > 1
-  names, given.columns = list(given.columns), range(given.shape[1])
-  given.insert(0, '', np.where(differs, 'differs', 'same'))
-  given = given.rename_axis('name').sort_values(['', 'name']).reset_index()
+  differs = table.nunique(axis=1) > 1
+  names, table.columns = list(table.columns), range(table.shape[1])
+  table.insert(0, '', np.where(differs, 'differs', 'same'))
+  table = table.rename_axis('name').sort_values(['', 'name']).reset_index()
   return page.Table(
       'What the groups were trained with, as the run files name it; '
       f'{page.NOTHING}: not given', ('name', '', *names),
-      given.values.tolist())
+      table.values.tolist())
 
 
 def learning_curves(every: Sequence[Group], looks: Looks) -> list[page.Figure]:

@@ -48,16 +48,16 @@ def _require_kind(field: dataclasses.Field, value: Any, where: str) -> None:
              f'{where}: must be {what}', value)
 
 
-def _filled(cls: type, given: Any, where: str) -> Any:
+def _filled(cls: type, content: Any, where: str) -> Any:
   """An object of the file as a dataclass, or a UserError that begins so."""
-  _require(isinstance(given, dict), f'{where}: must be an object', given)
+  _require(isinstance(content, dict), f'{where}: must be an object', content)
   fields = {field.name: field for field in dataclasses.fields(cls)}
-  for key, value in given.items():
+  for key, value in content.items():
     _require(key in fields,
              f'{where}: must have the keys {", ".join(fields)}', key)
     _require_kind(fields[key], value, f'{where}: {key}')
   try:
-    return cls(**given)
+    return cls(**content)
   except (UserError, TypeError) as error:  # TypeError: a key is missing.
     raise UserError(f'{where}: {error}') from error
 
@@ -174,15 +174,15 @@ class Grid:
         for part in ('kwargs', 'settings') for name, value in {
             **getattr(self, part), **getattr(model, part)}.items()})
 
-  def _values(self, given: Any, where: str) -> Union[list, Range]:
-    if isinstance(given, dict):
+  def _values(self, setting: Any, where: str) -> Union[list, Range]:
+    if isinstance(setting, dict):
       _require(self.search.method != 'grid', f'{where}: only a "search" draws '
-               'from a range; list the values of a grid, also objects', given)
-      return _filled(Range, given, where)
-    if not isinstance(given, list):
-      return [given]
-    _require(given, f'{where}: must list at least one value', given)
-    return given
+               'from a range; list the values of a grid, also objects', setting)
+      return _filled(Range, setting, where)
+    if not isinstance(setting, list):
+      return [setting]
+    _require(setting, f'{where}: must list at least one value', setting)
+    return setting
 
   @property
   def highest_is_best(self) -> bool:
@@ -231,9 +231,9 @@ class Grid:
     return model.configuration(chosen)
 
 
-def parsed(path: str, given: Any) -> Grid:
+def parsed(path: str, content: Any) -> Grid:
   """The grid of a file's JSON; models and settings are not checked yet."""
-  return _filled(Grid, given, path)
+  return _filled(Grid, content, path)
 
 
 def read(path: str) -> Grid:

@@ -233,8 +233,8 @@ class Leaderboard:
     """Replaces the files; UserError if one cannot be written."""
     trials = self.trials.drop(columns='group').round({'seconds': 1})
     for part in ('kwargs', 'settings'):
-      trials[part] = [json.dumps(given, sort_keys=True)
-                      for given in trials[part]]
+      trials[part] = [json.dumps(arguments, sort_keys=True)
+                      for arguments in trials[part]]
     for name, table in zip(_STARTS, (self.table(), trials)):
       files.write_file(os.path.join(out, name), files.csv_of(table).encode())
 
@@ -243,8 +243,8 @@ class Leaderboard:
     groups, cells = self.groups, {}
     for part in ('kwargs', 'settings'):
       for name in dict.fromkeys(
-          name for given in groups[part] for name in given):
-        values = [_cell(given.get(name, '')) for given in groups[part]]
+          name for arguments in groups[part] for name in arguments):
+        values = [_cell(arguments.get(name, '')) for arguments in groups[part]]
         if name != 'cache_dir' and len(set(values)) > 1:
           cells[part, name] = values
     # Arguments of a model and flags may have the same names.

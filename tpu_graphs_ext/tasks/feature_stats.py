@@ -53,16 +53,16 @@ def given_to_model(settings: Training, stored: dict[str, Any]) -> Training:
 
 def _with_stats(settings: Training | StatsSettings,
                 stored: dict[str, Any]) -> dict[str, Any]:
-  given = settings.model_kwargs.get(ARGUMENT)
-  given = dict(given) if isinstance(given, dict) else {}
-  tiles = given.pop('tiles', None)
+  argument = settings.model_kwargs.get(ARGUMENT)
+  argument = dict(argument) if isinstance(argument, dict) else {}
+  tiles = argument.pop('tiles', None)
   if flag := getattr(settings, 'tiles', ''):
     tiles = _TILES_OF_FLAG[flag]
   if tiles:
     stored = {**stored, 'tiles': tiles}
     _log.info('They are read as %s, as given.', tiles)
-  if given and (FeatureStats.from_json(given).to_json()
-                != FeatureStats.from_json(stored).to_json()):
+  if argument and (FeatureStats.from_json(argument).to_json()
+                   != FeatureStats.from_json(stored).to_json()):
     raise UserError(
         f'--model_kwargs_json: {ARGUMENT} differ from those of the train '
         'split; leave them out, and they are filled in')
