@@ -203,7 +203,6 @@ def test_usage_errors(capsys):
       ('train --recipe=bets', "invalid choice: 'bets' (choose from"),
       ('train --toy_data=x', "must be true or false; got 'x'"),
       ('train --task=layout --losses=MSE:1', 'unrecognized arguments: --l'),
-      ('evaluate --task=layout', '--dir'),
       ('report out --kernels=-1', 'of at least 0'),
       ('evaluate --top_k=1,0', 'of at least 1')):
     assert error in usage_error(capsys, call), call

@@ -140,3 +140,10 @@ def test_the_command(tmp_path, saved_model_dir, capsys):
   (tmp_path / 'mine.npz').write_bytes(b'PK')
   assert cli.main(flags) == 1
   assert 'cannot be read as a .npz file of scores' in capsys.readouterr().err
+
+
+def test_without_any_model(capsys):
+  """No package model ranks layouts; nothing is loaded to say so."""
+  assert cli.main(['evaluate', '--task=layout']) == 1
+  assert '--dir: name a model, or the scores of another' in (
+      capsys.readouterr().err)

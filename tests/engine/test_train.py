@@ -62,8 +62,8 @@ def test_run_file_has_the_baseline_keys_and_ours(trained):
   assert run == json.loads(json.dumps(trained.run_info))
   assert list(run) == [
       'train_curve', 'final_error', 'task', 'args', 'seed', 'feature_stats',
-      'num_ops', 'opcodes', 'host', 'versions', 'seconds', 'settings',
-      'test_predictions']
+      'num_ops', 'opcodes', 'models_py', 'data', 'host', 'versions', 'seconds',
+      'settings', 'test_predictions']
   assert run['seed'] == 1
   assert run['train_curve']['epoch'] == list(range(12))
   assert all(len(values) == 12 for values in run['train_curve'].values())

@@ -60,20 +60,20 @@ def _evaluate_flags(task: ShippedTask) -> Iterator[flags.Flag]:
 
 @flags.verb('measure trained models on labelled kernels or programs',
             '--dir out/model_*',
-            '--dir latest --data kernels.pb --csv a.csv',
             '--scores mine.npz --dir pretrained --data DATA/valid',
             flags=_evaluate_flags)
 def evaluate(args: Namespace) -> None:
+  task = flags.task_of(args)
+  if not (args.dir or args.scores or args.predictions or task.has_pretrained):
+    raise UserError('--dir: name a model, or the scores of another with '
+                    '--scores or --predictions')
   flags.few_threads(args)
   from tpu_graphs_ext.engine import evaluate, results
-  evaluation = flags.task_of(args).evaluation
+  evaluation = task.evaluation
   if args.csv:
     evaluation.CSV.check(args.csv)
   loading = flags.loading(args)
   rankers = flags.foreign(args, loading)
-  if not (args.dir or rankers or flags.task_of(args).has_pretrained):
-    raise UserError('--dir: name a model, or scores with --scores or '
-                    '--predictions')
   named = args.dir or [] if rankers else args.dir or ['pretrained']
   evaluations = evaluate.evaluate_all(
       [model_dir for text in named for model_dir in text.split(',')],
