@@ -2222,7 +2222,7 @@ class _Geometry:
         tf.stack([_log2(number) / 5, _log2(whole / waves) / 2,
                   _log2(whole) / 5, tf.minimum(waves, 1.0)], 1),
         cls._of_operands(loops, covered),
-        tf.reshape(peaks, [tf.shape(tile)[0], -1, tf.shape(tile)[2]])], 1),
+        tf.reshape(peaks, [tf.shape(tile)[0], 3 * 6, tf.shape(tile)[2]])], 1),
         [0, 2, 1])
 
   @staticmethod

@@ -329,3 +329,13 @@ def test_the_machine_is_the_one_of_the_tiles(name):
     hardware = models._Geometry.hardware(model._statistics)
     assert float(hardware.lanes) == lanes
     assert model.constants()['vector_ns'] == pytest.approx(vector_ns)
+
+
+def test_chunks_of_tiles_in_elements_score_like_all_at_once():
+  stats = checks.stats_of(checks.kernels())
+  model = checks.make('MyEarlyJoinSAGE', feature_stats={
+      **stats.to_json(), 'tiles': 'elements'})
+  kernel = checks.kernels()[0]
+  np.testing.assert_allclose(
+      checks.scores(model, kernel, stats),
+      checks.scores_untraced(model, kernel, stats), **checks.CLOSE)
