@@ -220,5 +220,5 @@ def test_all_legal_tiles_of_files(ranked, tmp_path, monkeypatch):
   first, second = rows_in(content)
   assert list(first) == list(second) == list(rank_many.LEGAL)
   assert first['tile_id'] == '(3,)' and first['notes'][-1] == 'a note'
-  assert 'b.hlo' in second['error'] and 'not a whole Hlo' in second['error']
+  assert 'b.hlo: is text that begins with' in second['error']
   assert '1 kernels with 4 tiles' in summary.text

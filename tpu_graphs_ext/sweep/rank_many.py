@@ -44,9 +44,10 @@ _log = logging.getLogger(__name__)
 LISTED = ('file', 'tile_id', 'nodes', 'configs', 'rankable', 'choices',
           'unfamiliar', 'error')
 LEGAL = ('file', 'tile_id', 'nodes', 'copies', 'op_name', 'share', 'cycles',
-         'opcodes', 'product', 'combinations', 'fitting', 'scored', 'choices',
-         'default', 'default_from', 'notes', 'unfamiliar', 'error')
-_FORMAT = 5  # Changes when the same files give other rows, or other records.
+         'in_open_loop', 'opcodes', 'product', 'combinations', 'fitting',
+         'scored', 'choices', 'default', 'default_from', 'notes', 'unfamiliar',
+         'error')
+_FORMAT = 6  # Changes when the same files give other rows, or other records.
 
 
 class Summary(NamedTuple):
@@ -226,12 +227,14 @@ def _legal(settings: Settings, path: str) -> Iterator[Any]:
   if not source.kernels and not source.faults:
     yield {'notes': source.notes}
   for source_kernel in source.kernels:
+    if source_kernel.kernel is None:  # It is among the faults.
+      continue
     try:
       ranking = tile_search.rank_kernel(
           ranker, source_kernel, settings.top_k, at_once=1)
       values = ranking.to_json()
       yield {'tile_id': values.pop('name'), **values,
-             'notes': [*source.notes, *ranking.notes],
+             'notes': [*source.notes, *source.doubts, *ranking.notes],
              'unfamiliar': _names(ranking.unfamiliar)}
     except Exception as error:  # Of this kernel alone.
       yield error
