@@ -90,16 +90,16 @@ def _trained(spec: RunSpec) -> tuple[Training, Any]:
   from tpu_graphs_ext.engine import scoring, train
   from tpu_graphs_ext.tasks import layout, tile
   shared = {'models_py': spec.models_py, 'cache_dir': spec.cache_dir}
-  given = {'model': spec.model, 'model_kwargs_json': spec.kwargs,
-           'epochs': spec.epochs, 'seed': spec.seed, 'out_dir': spec.folder,
-           **shared}
+  common = {'model': spec.model, 'model_kwargs_json': spec.kwargs,
+            'epochs': spec.epochs, 'seed': spec.seed, 'out_dir': spec.folder,
+            **shared}
   if spec.task == 'layout':
     root, source, search = spec.source.rsplit(os.sep, 2)
     result = train.train(layout.LayoutTrainSettings(
-        data_root=root, source=source, search=search, **given))
+        data_root=root, source=source, search=search, **common))
     loading = layout.LayoutLoadSettings(**shared)
   else:
-    result = train.train(tile.TrainSettings(data_root=spec.source, **given))
+    result = train.train(tile.TrainSettings(data_root=spec.source, **common))
     loading = tile.LoadSettings(**shared)
   ranker = scoring.load_ranker(result.model_dir, loading)
   curve = result.run_info['train_curve']

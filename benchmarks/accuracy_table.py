@@ -355,22 +355,22 @@ def readme_table(rows: list[Row]) -> str:
   heads, cells = [''], {name: [] for name in _README_ROWS}
   choices = [[label] for label in TILE.choices]
   for data, split, measures, title in _README_COLUMNS:
-    own = [row for row in rows
-           if (row['data'], row['status']) == (data, 'ok')
-           and row['name'] in _README_ROWS and row[f'{split}_kernels']]
-    if not own:
+    measured_rows = [
+        row for row in rows if (row['data'], row['status']) == (data, 'ok')
+        and row['name'] in _README_ROWS and row[f'{split}_kernels']]
+    if not measured_rows:
       continue
-    epochs = max((row['epochs'] for row in own), key=int)
+    epochs = max((row['epochs'] for row in measured_rows), key=int)
     heads += [_HEADS[measure] for measure in measures]
     heads[-len(measures)] = title + heads[-len(measures)]
     for name, cell in cells.items():
-      runs = [row for row in own
+      runs = [row for row in measured_rows
               if (row['name'], row['epochs']) == (name, epochs)]
       for measure in measures:
         text = spread(runs, split, measure, 1)
         cell.append(text if measure.startswith('top') else text.split(' ')[0])
     for choice in choices:
-      choice += [_choice(choice[0], own[0], split, measure, 1, TILE)
+      choice += [_choice(choice[0], measured_rows[0], split, measure, 1, TILE)
                  for measure in measures]
   there = [[_README_ROWS[name], *cell] for name, cell in cells.items()
            if set(cell) - {'-'}]

@@ -145,10 +145,10 @@ def columns(kernel: Kernel, reading: Reading) -> dict[str, np.ndarray]:
 def _axis_columns(node: np.ndarray, bounds: np.ndarray,
                   reading: Reading) -> dict[str, np.ndarray]:
   """Group -> float64 [configs, columns] of one tiled tensor."""
-  own, minor_first = reading.extents(node)
-  rank = len(own)
+  sizes, minor_first = reading.extents(node)
+  rank = len(sizes)
   extents = np.zeros_like(bounds)
-  extents[:, :rank] = own
+  extents[:, :rank] = sizes
   there = (extents > 0) & (bounds > 0)
   bound = np.where(there, bounds, 1)
   extent = np.where(there, extents, 1)
@@ -303,8 +303,8 @@ def _best_number(model, valid: list[Kernel], reading: Reading,
     count = min(EVERY, trees - start)
     scores += model.predict(rows, start_iteration=start, num_iteration=count,
                             raw_score=True, num_threads=1)
-    each = [metrics.pair_agreement(kernel.runtime_rel, own)[0]
-            for kernel, own in zip(valid, np.split(scores, ends))]
+    each = [metrics.pair_agreement(kernel.runtime_rel, part)[0]
+            for kernel, part in zip(valid, np.split(scores, ends))]
     defined = [opa for opa in each if not np.isnan(opa)]
     opas[start + count] = np.mean(defined) if defined else 0.0
   return max(opas, key=opas.get)

@@ -65,10 +65,10 @@ def table(first: str, rows: dict[str, list[results.Summary]]) -> str:
 def analytic():
   """The analytic part alone, with the statistics of the package's model."""
   trained = scoring.load_ranker(artifacts.PRETRAINED, LoadSettings())
-  given = artifacts.load_run(
+  stats = artifacts.load_run(
       artifacts.PRETRAINED, TILE).model_kwargs['feature_stats']
   return dataclasses.replace(trained, model=load_models.build(
-      'AnalyticTileModel', 10, trained.num_ops, {'feature_stats': given},
+      'AnalyticTileModel', 10, trained.num_ops, {'feature_stats': stats},
       graph=trained.task.sample_graph(trained.stats)))
 
 
@@ -119,13 +119,13 @@ def gains(ranker: scoring.Ranker, kernels: Partition) -> str:
           kernel, tile_search.constants_of(ranker.model))
     except UserError:
       continue
-    given = explainer.tiles(kernel.config_feat)
-    times = explainer.terms(given).time
+    kernel_tiles = explainer.tiles(kernel.config_feat)
+    times = explainer.terms(kernel_tiles).time
     scores = ranker.scored(ranker.prepared(kernel)).of_tiles
     both = np.stack([part[default] / part - 1
                      for part in (times, kernel.runtime_ns)])
     first = np.lexsort((times, scores))[0]
-    is_other = (given != given[default]).any(1)
+    is_other = (kernel_tiles != kernel_tiles[default]).any(1)
     if is_other[first]:
       firsts.append(both[:, first])
     tiles.append(both[:, is_other])

@@ -70,21 +70,21 @@ def _parsed(arguments: list[str]) -> argparse.Namespace:
 def _measured(part: str, root: str, args: argparse.Namespace) -> list[dict]:
   import speed_parts
   from tpu_graphs_ext.engine import artifacts
-  given = [root] if part in ('ranking', 'memory') else [
+  arguments = [root] if part in ('ranking', 'memory') else [
       root, _data(args, full_size=part == 'loading')]
   versions = ', '.join(f'{name} {version}'
                        for name, version in artifacts.versions().items())
   return [{'part': part, **row, 'date': datetime.date.today().isoformat(),
            'machine': machine(), 'versions': versions}
-          for row in getattr(speed_parts, part)(*given)]
+          for row in getattr(speed_parts, part)(*arguments)]
 
 
 def _data(args: argparse.Namespace, full_size: bool) -> str:
   """The data root that was given, or sample data."""
   from tpu_graphs_ext.sample import write
-  given = args.full_data_root if full_size else args.data_root
-  if given:
-    return files.full_path(given)
+  root = args.full_data_root if full_size else args.data_root
+  if root:
+    return files.full_path(root)
   settings = write.SampleDataSettings(os.path.join(args.work_dir, 'sample'))
   write.write_sample_data(settings)
   return _full_size(args.work_dir, settings.out) if full_size else settings.out
@@ -137,16 +137,16 @@ def markdown(rows) -> str:
   lines = ['# Speed and memory', '',
            'Written by `benchmarks/speed.py`; `benchmarks/README.md` says what '
            'is measured.', '']
-  for part, own in rows.groupby('part', sort=False):
+  for part, part_rows in rows.groupby('part', sort=False):
     lines += [f'## {part}', '',
               '| model | case | measure | value | unit |',
               '| --- | --- | --- | ---: | --- |']
     lines += [f'| {row.subject} | {row.case} | {row.measure} | '
               f'{float(row.value):.4g} | {row.unit} |'
-              for row in own.itertuples()]
+              for row in part_rows.itertuples()]
     lines += [''] + [f'- {text}' for text in dict.fromkeys(
         f'{row.date}; {row.machine}; {row.versions}'
-        for row in own.itertuples())] + ['']
+        for row in part_rows.itertuples())] + ['']
   return '\n'.join(lines)
 
 

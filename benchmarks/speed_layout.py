@@ -171,7 +171,7 @@ class _Cost:
     self._peak, self._had = peak_mib, peak_mib()
     self._clocks = time.perf_counter(), time.process_time()
 
-  def found(self, runs: int = 1) -> dict[str, float]:
+  def since_start(self, runs: int = 1) -> dict[str, float]:
     start, processor = self._clocks
     return {'seconds': (time.perf_counter() - start) / runs,
             'processor seconds': (time.process_time() - processor) / runs,
@@ -227,7 +227,7 @@ def _ranking(data, model, graph, most_configs: int,
   scored(0)
   cost = _Cost()
   scores = np.concatenate([scored(at) for at in range(0, count, CHUNK)])
-  times = cost.found()
+  times = cost.since_start()
   np.save(path, scores)
   return times
 
@@ -252,7 +252,7 @@ def _training(model, partition, steps: int = 3) -> dict[str, float]:
   model.fit(batches, verbose=0)
   cost = _Cost()
   model.fit(batches.repeat(steps), verbose=0)
-  return cost.found(steps)
+  return cost.since_start(steps)
 
 
 if __name__ == '__main__':

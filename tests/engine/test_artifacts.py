@@ -206,7 +206,7 @@ def test_weights_only_give_the_same_scores(saved_model_dir, tmp_path):
                   'out_dir': '~/out/tpugraphs_tiles', 'results_csv': ''}
   assert sorted(os.listdir(made)) == ['weights.npz']
   whole, other = (scoring.load_ranker(model_dir, LoadSettings())
-                   for model_dir in (saved_model_dir, made))
+                  for model_dir in (saved_model_dir, made))
   for kernel in saved_run.KERNELS:
     np.testing.assert_array_equal(whole.scores(kernel), other.scores(kernel))
 
