@@ -243,8 +243,8 @@ class Leaderboard:
     groups, cells = self.groups, {}
     for part in ('kwargs', 'settings'):
       for name in dict.fromkeys(
-          name for arguments in groups[part] for name in arguments):
-        values = [_cell(arguments.get(name, '')) for arguments in groups[part]]
+          name for chosen in groups[part] for name in chosen):
+        values = [_cell(chosen.get(name, '')) for chosen in groups[part]]
         if name != 'cache_dir' and len(set(values)) > 1:
           cells[part, name] = values
     # Arguments of a model and flags may have the same names.
