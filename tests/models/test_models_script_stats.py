@@ -118,6 +118,20 @@ def test_a_model_under_a_script_has_them(name, data_root, script, monkeypatch):
       checks.scores_untraced(copy, KERNELS[0], stats), expected)
 
 
+def test_a_script_says_what_tiles_count_and_may_be_overruled(
+    data_root, script, capsys):
+  script(data_root)
+  for given, in_elements in (('script', True), ({'tiles': 'elements'}, True),
+                             ({'tiles': 'layout tiles'}, False)):
+    statistics = models._Statistics(given, 10)
+    statistics.build(None)
+    assert bool(statistics.known())
+    assert bool(statistics.in_elements()) == in_elements
+  printed = capsys.readouterr().err
+  assert printed.count('Tile bounds count elements: of ') == 1  # Read once.
+  assert 'suit their tensors better in elements' in printed
+
+
 def test_features_of_other_files_leave_them_unknown(data_root, script, caplog):
   """As from a cache that is older than the files."""
   other = [tiny_kernels.make_kernel('wide_0')]
