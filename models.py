@@ -1538,6 +1538,7 @@ _OF_CONVOLUTION = {
     'window': 4, 'stride': 4, 'window_dilation': 4, 'base_dilation': 4,
     'convolution': 14, 'feature_groups': 1, 'batch_groups': 1}
 _BOUNDS = (8, 0)  # First config columns: of the output's, the filter's.
+_INPUT_BOUNDS = slice(16, 24)  # Config columns that are always empty.
 _ELEMENT_BYTES = (4, 1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8, 2, 8, 16, 4, 4, 4)
 _CONVOLUTION, _DOT, _DYNAMIC_SLICE, _DYNAMIC_UPDATE_SLICE = 26, 34, 35, 36
 _FUSION, _PARAMETER = 41, 63
@@ -2203,27 +2204,35 @@ class _Geometry:
     return number, waves, tf.math.ceil(waves)
 
   @classmethod
-  def block_columns(cls, loops: _Loops, tile: tf.Tensor,
-                    covered: tf.Tensor) -> tf.Tensor:
+  def block_columns(cls, loops: _Loops, tile: tf.Tensor, covered: tf.Tensor,
+                    elements: tf.Tensor) -> tf.Tensor:
     """A network's further columns where tiles are blocks of a GPU's program.
 
     Of the blocks that run side by side log2 of their number, of the rounding up
-    to whole waves and of the waves, and the part of a wave; `_of_operands`; and
-    for each of `_sides` a peak at each power of 2 from 8 to 256, because what a
-    block costs jumps there, as registers and instructions of other shapes do.
-    Shapes: float32 [kernels, configs, 29], about 1 at most.
+    to whole waves and of the waves, and the part of a wave; `_of_operands`; for
+    each of `_sides` a peak at each power of 2 from 8 to 256, because what a
+    block costs jumps there, as registers and instructions of other shapes do;
+    log2 of the rounding up of both minor sides to powers of 2; and such peaks
+    of the tile's elements, from 2^6 to 2^13.
+    Shapes: float32 [kernels, configs, 38], about 1 at most.
     """
     number, waves, whole = cls.waves(loops, tile)
-    sides = tf.expand_dims(tf.clip_by_value(  # [kernels, 3, 1, configs]
-        _log2(cls._sides(loops, tile, covered)), 3.0, 8.0), 2)
-    peaks = tf.maximum(  # [kernels, 3, 6, configs]
-        0.0, 1 - tf.abs(sides - [[float(power)] for power in range(3, 9)]))
-    return tf.transpose(tf.concat([  # [kernels, 29, configs]
+    sides = _log2(cls._sides(loops, tile, covered))  # [kernels, 3, configs]
+    up = tf.math.ceil(sides[:, :2] - 1e-5) - sides[:, :2]
+
+    def peaks(x, first, last):  # Of log2s [kernels, n, configs].
+      powers = [[float(power)] for power in range(first, last + 1)]
+      kernels, number, configs = tf.unstack(tf.shape(x))
+      x = tf.expand_dims(tf.clip_by_value(x, *powers[0], *powers[-1]), 2)
+      return tf.reshape(tf.maximum(0.0, 1 - tf.abs(x - powers)),
+                        [kernels, number * len(powers), configs])
+
+    return tf.transpose(tf.concat([  # [kernels, 38, configs]
         tf.stack([_log2(number) / 5, _log2(whole / waves) / 2,
                   _log2(whole) / 5, tf.minimum(waves, 1.0)], 1),
-        cls._of_operands(loops, covered),
-        tf.reshape(peaks, [tf.shape(tile)[0], 3 * 6, tf.shape(tile)[2]])], 1),
-        [0, 2, 1])
+        cls._of_operands(loops, covered), peaks(sides, 3, 8),
+        tf.reduce_sum(up, 1, keepdims=True),
+        peaks(_log2(elements)[:, tf.newaxis], 6, 13)], 1), [0, 2, 1])
 
   @staticmethod
   def _of_operands(loops: _Loops, covered: tf.Tensor) -> tf.Tensor:
@@ -2825,7 +2834,8 @@ class MyEarlyJoinSAGE(_TileRanker):
              further: Optional[Callable[[], tf.Tensor]] = None) -> tf.Tensor:
     """A first layer on the `known` columns, or on scaled ones without
     statistics. Its weights have rows for both; `further` columns, if a model
-    sees them, take the scaled ones' rows, as many as there are."""
+    sees them, take the scaled ones' rows and those of input bounds, which no
+    file has, as many as there are."""
     kernel, bias = layer.dense.kernel, layer.dense.bias
     scaled = len(_LOG_SCALES) * feats.shape[-1]
     others = scaled + sum(x.shape[-1] for x in embedded)
@@ -2835,8 +2845,9 @@ class MyEarlyJoinSAGE(_TileRanker):
           tf.concat([*embedded, *known], -1), kernel[scaled:], bias)
 
     def on_more():
-      columns = further()[..., :scaled]
-      return on_known() + _matmul(columns, kernel[:columns.shape[-1]])
+      free = tf.concat([kernel[:scaled], kernel[scaled:][_INPUT_BOUNDS]], 0)
+      columns = further()[..., :free.shape[0]]
+      return on_known() + _matmul(columns, free[:columns.shape[-1]])
 
     return layer.finish(tf.cond(
         self._statistics.known(),
@@ -2865,7 +2876,7 @@ class MyEarlyJoinSAGE(_TileRanker):
         _log_raw(raw), _Geometry.columns(loops, tile, counts, covered),
         _log_raw(tf.stack(counts, -1)), tf.stop_gradient(shares)],
                     further=lambda: _Geometry.block_columns(
-                        loops, tile, covered))
+                        loops, tile, covered, counts.tile_elements))
     return (self._score_configs(graph, encoded, z),
             _as_float(self._statistics.known()) * log_times)
 

@@ -146,11 +146,14 @@ def block_columns_of(kernel, tiles='elements'):
   """The groups of the columns of the first configuration."""
   geo, loops, cut = feature_tiles.tensorflow_tiles(
       kernel, checks.stats_of([kernel]), tiles=tiles)
-  columns = geo.block_columns(loops, cut, geo.counts(loops, cut)[1]).numpy()
-  assert columns.shape == (1, kernel.num_configs, 29)
-  waves, runs, summed, size, peaks = np.split(columns[0, 0], [4, 8, 10, 11])
+  counts, covered = geo.counts(loops, cut)
+  columns = geo.block_columns(
+      loops, cut, covered, counts.tile_elements).numpy()
+  assert columns.shape == (1, kernel.num_configs, 38)
+  waves, runs, summed, size, peaks, up, elements = np.split(
+      columns[0, 0], [4, 8, 10, 11, 29, 30])
   return {'waves': waves, 'runs': runs, 'summed': summed, 'bytes': size,
-          'peaks': peaks.reshape(3, 6)}
+          'peaks': peaks.reshape(3, 6), 'up': up, 'elements': elements}
 
 
 def peak(power):
@@ -174,6 +177,9 @@ def test_block_columns_of_a_product_whose_operands_are_both_k_major():
   # The tile's minor side, the other one, and K.
   np.testing.assert_allclose(columns['peaks'], [peak(5), peak(4), peak(3)],
                              atol=1e-5)
+  np.testing.assert_allclose(columns['up'], 0, atol=1e-5)
+  np.testing.assert_allclose(  # 512 are 2 to the 9th.
+      columns['elements'], [0, 0, 0, 1, 0, 0, 0, 0], atol=1e-5)
   kernel.node_feat[1, 134:136] = (1, 0)  # Row by row: 32 are side by side.
   columns = block_columns_of(kernel)
   np.testing.assert_allclose(columns['runs'], [1, 4 / 5, 7 / 5, 3 / 5],
@@ -198,6 +204,12 @@ def test_blocks_along_a_reduction_do_not_run_side_by_side():
   assert not columns['summed'].any()
   half = np.log2(48) - 5  # Between 32 and 64; 3 is below all peaks.
   between = [0, 0, 1 - half, half, 0, 0]
+  np.testing.assert_allclose(  # 48 and 3 up to 64 and 4.
+      columns['up'], 2 * np.log2(4 / 3), rtol=1e-4)
+  part = np.log2(144) - 7
+  np.testing.assert_allclose(
+      columns['elements'], [0, 1 - part, part, 0, 0, 0, 0, 0], rtol=1e-4,
+      atol=1e-5)
   np.testing.assert_allclose(columns['peaks'], [between, peak(3), between],
                              rtol=1e-4, atol=1e-5)
 
