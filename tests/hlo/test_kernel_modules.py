@@ -23,6 +23,8 @@ from tpu_graphs_ext.hlo import (
   subprocesses,
   tpu_compiler,
 )
+from tpu_graphs_ext.tasks import TASKS
+from tpu_graphs_ext.tasks.tile import LoadSettings
 
 
 def tiled():
@@ -129,6 +131,8 @@ def test_measured_times_become_a_kernel(folder, tmp_path, capsys):
   assert kernel.normalizer_ns.tolist() == [2000, 2000]
   assert kernel.config_feat[:, 8:10].tolist() == [[4, 2], [2, 2]]
   assert kernel.num_nodes == 2
+  read = TASKS['tile'].read(str(table), LoadSettings())
+  assert read[0].runtime_ns.tolist() == [2000, 1500]
   for line, rule in (('001_tanh_1.1.pb,1500', 'its default tile was not timed'),
                      ('9.pb,1500', "module '9.pb', runtime_ns '1500'"),
                      ('001_tanh_1.1.pb,-1', "runtime_ns '-1'")):

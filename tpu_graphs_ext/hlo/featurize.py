@@ -52,12 +52,7 @@ def _kernels(path: str, tpu: str, jax_python: str, shapes: str,
   if os.path.isfile(files.full_path(path)):
     content = files.read_file(path, unpack=True)
   if content.startswith(_COLUMNS):
-    try:
-      return _measured(path, content.decode(errors='replace'))
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
-      raise UserError(f'{path}: it, or modules.json beside it, is damaged '
-                      f'({type(error).__name__}: {reason_of(error)})'
-                      ) from error
+    return measured_kernels(path)
   if content and not _is_program(content):
     return tuning.read_results(path)
   source = kernel_sources.read_source(path, shapes, tpu, jax_python)
@@ -82,8 +77,23 @@ def _with_tile(source: kernel_sources.SourceKernel) -> Kernel:
       source.window.kernel_bounds, source.window.output_bounds)[np.newaxis])
 
 
+def measured_kernels(path: str) -> list[Kernel]:
+  """The kernels of `rank --modules`, each with the tiles that were timed.
+
+  Args:
+    path: the CSV of `time_modules.py`, in the folder with the modules.
+
+  Raises UserError if it, or `modules.json` beside it, is damaged.
+  """
+  try:
+    return _measured(path, files.read_file(path).decode(errors='replace'))
+  except (LookupError, TypeError, ValueError, AttributeError) as error:
+    raise UserError(f'{path}: it, or modules.json beside it, is damaged '
+                    f'({type(error).__name__}: {reason_of(error)})'
+                    ) from error
+
+
 def _measured(path: str, text: str) -> list[Kernel]:
-  """The kernels of `rank --modules`, each with the tiles that were timed."""
   folder = os.path.dirname(files.full_path(path))
   listed = {row['module']: row for row in files.read_json(
       os.path.join(folder, 'modules.json'))['modules']}

@@ -181,17 +181,19 @@ class TileTask(shipped.ShippedTask):
       next=('rank', 'report', 'train'))
 
   def read(self, path: str, loading: LoadSettings) -> Partition:
-    """The kernels of a folder of .npz files, of one, or of tuning data (.pb).
+    """The kernels of a folder of .npz files, of one, of tuning data (.pb), or
+    of a table of measured tiles (.csv, see `hlo.featurize.measured_kernels`).
 
     Raises:
       UserError: there are none, or a file is damaged or of another task.
     """
     from tpu_graphs_ext.data import read
-    if path.endswith('.pb'):
+    if path.endswith(('.pb', '.csv')):
       from tpu_graphs_ext.data.kernel import Partition
-      from tpu_graphs_ext.hlo import tuning
-      return Partition.from_kernels(
-          tuning.read_tile_kernels(os.path.expanduser(path)))
+      from tpu_graphs_ext.hlo import featurize, tuning
+      read_kernels = (tuning.read_tile_kernels if path.endswith('.pb')
+                      else featurize.measured_kernels)
+      return Partition.from_kernels(read_kernels(os.path.expanduser(path)))
     return read.read_kernels(path, cache_dir=loading.cache_dir,
                              limit=read.TOY_FILES if loading.toy_data else None)
 
