@@ -86,10 +86,11 @@ def read_arrays(path: str, names: Sequence[str],
       try:
         with _member(archive, name) as (member, (dtype, order, shape)):
           content = np.empty(math.prod(shape) * dtype.itemsize, np.uint8)
-          start = 0
-          while block := member.read(_READ_BYTES):
+          start, at_once = 0, (
+              _READ_BYTES if len(content) > _READ_BYTES else None)
+          while start < len(content) and (block := member.read(at_once)):
             content[start:start + len(block)] = memoryview(block)
-            start += len(block)  # At the end zip checks a sum.
+            start += len(block)  # With the last zip checks a sum.
         arrays[name] = content.view(dtype).reshape(shape, order=order)
       except Exception as error:  # As above.
         faults[name] = (f'cannot be read ({reason_of(error)}); it may be '
