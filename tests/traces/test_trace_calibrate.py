@@ -154,6 +154,59 @@ def test_a_wait_that_nothing_explains_is_learned():
       12 + 60 + 4, 75)
 
 
+def test_threads_of_the_host_go_on_beside_one_another():
+  trace = traced(
+      launch(1, 10), kernel(1, 15, 80), event(
+          'cudaDeviceSynchronize', 'cuda_runtime', 20, 76), launch(3, 100),
+      # While thread 1 waits, thread 2 launches; it does not wait for it.
+      launch(2, 30, thread=2), kernel(2, 35, 5, stream=8),
+      kernel(3, 105, 5))
+  commands = replay.commands_of(trace)
+  assert [(each.before and each.before.start) for each in commands] == [
+      None, 0, 0, 10]
+  assert [each.waits_for and each.waits_for.start for each in commands] == [
+      None, 5, None, None]
+  # Kernel 1 from 3 to 103; then a pause of 10 us, 3 us, and kernel 3.
+  assert replayed(trace, 100) == (103 + 10 + 3 + 100, 100)
+  assert replay.host_of(trace)['pause'] == ((8 + 18 + 4) / 3, 3)
+
+
+def test_a_synchronization_waits_for_the_copy_of_its_operator():
+  trace = traced(
+      op('aten::item', 10, 80), launch(1, 12), kernel(1, 15, 10),
+      event('cudaStreamSynchronize', 'cuda_runtime', 24, 3),
+      # What ends just then, on another stream, is not waited for.
+      launch(2, 0), kernel(2, 2, 24.5, stream=8))
+  wait = replay.commands_of(trace)[-1]
+  assert wait.name.endswith('Synchronize') and wait.waits_for.start == 15
+
+
+def test_a_long_launch_waits_for_the_queue():
+  events = [launch(1, 0), kernel(1, 5, 195), launch(2, 50, 151),
+            kernel(2, 203, 5)]
+  wait = replay.commands_of(traced(*events))[-1]
+  assert wait.waits_for.start == 5
+  # Its time is not that of a call.
+  assert replay.host_of(traced(*events))['call'] == (2, 1)
+
+
+def test_stalls_within_a_graph_are_told_apart():
+  """And communication has none: it waits for other processes."""
+  trace = traced(launch(1, 0), kernel(1, 5, 5), kernel(1, 50, 5),
+                 kernel(1, 55, 5), launch(2, 60), kernel(2, 200, 5, 'nccl'))
+  stalls = {key: pair for key, pair in replay.host_of(trace).items()
+            if 'stall' in key}
+  assert stalls == {'stall k > k 2 of 3': (40, 1)}
+
+
+def test_communication_takes_the_mean_of_its_size():
+  rows = [('nccl', {'bytes': size}, us) for size, us in (
+      (1e3, 10), (1e3, 14), (1e6, 900))]
+  known = learned(rows)
+  for size, us in ((1e3, 12), (2e3, 12), (5e5, 900)):
+    assert known.us('nccl', {'bytes': size}) == us
+
+
 def test_a_step_that_the_gpu_bounds_by_hand():
   """The host launches in 40 us what takes the GPU 100; work piles up."""
   events = []

@@ -75,12 +75,15 @@ class Calibration:
     """The predicted duration of a kernel; None if nothing is known of it.
 
     The median, or with `mean` the mean, which adds up to the time of many. Of
-    communication, whose sizes are unknown, always the mean.
+    communication always the mean, of its launches nearest in size.
     """
     kind, point = kinds.kind_of(name), _point(sizes)
     times = [*(self.launches.get(name, {}).values() or self._kinds[kind])]
     if kind == kinds.COMMUNICATION:
-      return _mean(times, 'mean_us') if times else None
+      off = [np.abs(np.log(np.maximum(other, 1) / np.maximum(point, 1))).sum()
+             for other in self.launches.get(name, {})]
+      near = [each for each, far in zip(times, off) if far == min(off)]
+      return _mean(near or times, 'mean_us') if times else None
     if not self.formulas:
       return None
     us = self.formula_us(name, point) * math.exp(self._correction(name, point))

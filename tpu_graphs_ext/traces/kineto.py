@@ -22,7 +22,7 @@ _KINDS = {
 
 # Older traces truncate start and duration to whole microseconds, so a call may
 # seem to end after the call that contains it.
-_ROUNDING_US = 1.0
+ROUNDING_US = 1.0
 # Work of a stream may begin so long before the end of the work before it, by
 # rounding or by programmatic dependent launch. No work takes an hour.
 _OVERLAP_US, _MOST_US = 3.0, 3.6e9
@@ -178,7 +178,7 @@ def _nested(calls: list[Event]) -> list[Event]:
   for call in calls:
     while around and (around[-1].place != call.place
                       or around[-1].end <= call.start
-                      or around[-1].end + _ROUNDING_US < call.end):
+                      or around[-1].end + ROUNDING_US < call.end):
       around.pop()
     call.parent = around[-1] if around else None
     call.caller = call.parent.caller if call.parent else None

@@ -1,34 +1,41 @@
 """The time of a step, replayed.
 
-The host launches work in the recorded order, with calibrated pauses, and waits
-where it waited in the trace. Work starts once it is launched, and the work
-before it on its stream and what it waited for in the trace have ended.
+Threads of the host launch work in the recorded order, with calibrated pauses
+after the last launch or wait that ended before, and wait where they waited in
+the trace. Work starts once it is launched, and the work before it on its stream
+and what it waited for in the trace have ended.
 """
 
 from __future__ import annotations
 
 import bisect
 import collections
+import dataclasses
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple, Optional
+from typing import Optional
 
-from tpu_graphs_ext.traces import kineto
+from tpu_graphs_ext.traces import kinds, kineto
 from tpu_graphs_ext.traces.kineto import Event, Trace
 
 # Delays up to this are latency; after longer ones work waited for other work.
 _NEAR_US = 20.0
+_MOST_ENDED = 64  # Pieces of work that one may have waited for.
 LATENCY, BETWEEN, PAUSE, CALL = 'latency', 'between', 'pause', 'call'
 _STEP = 'step'
 
 
-class Command(NamedTuple):
+@dataclasses.dataclass(eq=False)
+class Command:
   """A runtime call that launches work or waits for it, or a step's border."""
   start: float
   end: float
+  place: tuple  # Its thread; () of a border.
   work: Sequence[Event]
   waits_for: Optional[Event]
   name: str  # Of operator and work, or `_STEP`: it tells pauses apart.
+  # The last command of any thread that ended before this one started.
+  before: Optional[Command] = None
 
 
 def commands_of(trace: Trace) -> list[Command]:
@@ -37,31 +44,58 @@ def commands_of(trace: Trace) -> list[Command]:
   for each in trace.work:
     if each.launch is not None:
       launched[each.launch].append(each)
-  ended = sorted(trace.all_work, key=lambda each: each.end)
-  ends = [each.end for each in ended]
   borders = [time for call in trace.calls if call.step is not None
              for time in (call.start, call.end)]
   # A step begins where the one before it ends, or a little later.
-  commands = [Command(time, time, (), None, _STEP)
+  commands = [Command(time, time, (), (), None, _STEP)
               for time in {*borders[::2], *borders[-1:]}]
+  ended = _by_end(trace)
+  last: dict[tuple, Event] = {}  # Work, by thread and operator.
   for call in trace.calls:
-    work, last = launched.get(call, ()), None
-    if call.kind != kineto.RUNTIME:
+    work, waits = launched.get(call, ()), 'ynchronize' in call.name
+    if call.kind != kineto.RUNTIME or not (work or waits):
       continue
-    if 'ynchronize' in call.name:
-      place = bisect.bisect_right(ends, call.end) - 1
-      if place >= 0 and ends[place] > max(
-          call.start, call.end - 2 * _NEAR_US):
-        last = ended[place]
-    elif not work:
-      continue
-    elif 'emcpy' in call.name and call.end >= work[-1].end:
-      last = work[-1]
+    operator = call.place, call.caller
+    if work:
+      last[operator] = work[-1]
+    copied = last.get(operator) if waits or 'emcpy' in call.name else None
+    if copied is not None and copied.end > call.end + kineto.ROUNDING_US:
+      copied = None
+    # Launches that take long wait until a queue has room.
+    if copied is None and (waits or call.duration_us > 2 * _NEAR_US):
+      copied = next((each for each in _until(ended, call.end, max(
+          call.start, call.end - 2 * _NEAR_US))
+                     if each.launch.end <= call.start), None)
     is_called = call.caller and call.caller.kind == kineto.OPERATOR
     commands.append(Command(
-        call.start, call.end, work, last, (call.caller.name if is_called else ''
-        ) + f' {work[0].name if work else call.name}'))
-  return sorted(commands, key=lambda command: command.start)
+        call.start, call.end, call.place, work, copied,
+        (call.caller.name if is_called else '')
+        + f' {work[0].name if work else call.name}'))
+  commands.sort(key=lambda command: (command.start, command.end))
+  by_end = iter(sorted(commands, key=lambda command: command.end))
+  before, following = None, next(by_end, None)
+  for command in commands:
+    while following is not command and following.end <= command.start:
+      before, following = following, next(by_end)
+    command.before = before
+  return commands
+
+
+def _by_end(trace: Trace) -> tuple[list[float], list[Event]]:
+  """All launched work by its end, with the ends."""
+  ended = sorted((each for each in trace.all_work if each.launch is not None),
+                 key=lambda each: each.end)
+  return [each.end for each in ended], ended
+
+
+def _until(by_end: tuple, time: float, after: float) -> Iterator[Event]:
+  """Work that ended until a time but after another, the last first."""
+  ends, ended = by_end
+  place = bisect.bisect_right(ends, time)
+  for each in ended[max(0, place - _MOST_ENDED):place][::-1]:
+    if each.end <= after:
+      return
+    yield each
 
 
 def host_of(trace: Trace) -> dict[str, tuple[float, int]]:
@@ -72,66 +106,61 @@ def host_of(trace: Trace) -> dict[str, tuple[float, int]]:
   of a stream that nothing in the trace explains.
   """
   times = collections.defaultdict(list)
-  commands = commands_of(trace)
-  for before, command in zip([None, *commands], commands):
-    if before is not None:
-      pause = max(command.start - before.end, 0.0)
-      for key in _pause_keys(before, command):
-        times[key].append(pause)
+  for command in commands_of(trace):
+    if command.before is not None:
+      for key in _pause_keys(command):
+        times[key].append(command.start - command.before.end)
     if command.waits_for is None and command.name != _STEP:
       times[CALL].append(command.end - command.start)
   stalls = collections.defaultdict(list)
-  for each, before, other in _queues(trace):
+  for each, before, other, key in _queues(trace):
     ready = [past.end for past in (before, other) if past is not None]
     free = max(0.0, each.start - max(each.launch.start, *ready, 0.0))
     if free < _NEAR_US:
       waited = before and before.end > each.launch.end
       times[BETWEEN if waited else LATENCY].append(free)
-    stalls[_stall(before, each)].append(free)
+    # Communication waits for other processes, never twice as long.
+    if kinds.kind_of(each.name) != kinds.COMMUNICATION:
+      stalls[key].append(free)
   times.update((key, free) for key, free in stalls.items()
                if statistics.fmean(free) > _NEAR_US)
   return {key: (statistics.fmean(each), len(each))
           for key, each in times.items()}
 
 
-def _stall(before: Optional[Event], work: Event) -> str:
-  """The key of a wait that nothing in the trace explains."""
-  return f'stall {before.name if before else ""} > {work.name}'
-
-
-def _pause_keys(before: Command, command: Command) -> list[str]:
+def _pause_keys(command: Command) -> list[str]:
   """Finest first."""
-  return [f'{PAUSE} {before.name} > {command.name}',
+  return [f'{PAUSE} {command.before.name} > {command.name}',
           f'{PAUSE} {command.name}', PAUSE]
 
 
 def _queues(trace: Trace) -> Iterator[tuple]:
   """(work, the work before it on its stream, the work of another stream that it
-  waited for) for all work launched in the part, by start.
+  waited for, the key of its stall) for all work launched in the part, by start.
 
-  What was launched before the part is before the first of it.
+  What was launched before the part is before the first of it. Work waits for
+  what was launched before itself.
   """
-  part = {*trace.work}
-  ended = iter(sorted(trace.all_work, key=lambda each: each.end))
-  upcoming = next(ended, None)
+  part, by_end = {*trace.work}, _by_end(trace)
   last: dict[tuple, Event] = {}
-  # Of each GPU the work that ended last, and that of another stream.
-  latest: dict[int, list[Event]] = collections.defaultdict(list)
+  count = collections.Counter(each.launch for each in trace.work)
+  index: dict[Event, int] = collections.Counter()
   for each in trace.all_work:
-    while upcoming is not None and upcoming.end <= each.start:
-      ends = latest[upcoming.place[0]]
-      ends[:] = [upcoming, *(end for end in ends
-                             if end.place != upcoming.place)][:2]
-      upcoming = next(ended, None)
     if each.launch is None:
       continue
     before = last.get(each.place)
     last[each.place] = each
     if each in part:
-      ready = max(each.launch.end, before.end if before else 0.0) + _NEAR_US
+      index[each.launch] += 1
+      # Of a graph the place tells launches of the same functions apart.
+      place = (f' {index[each.launch]} of {count[each.launch]}'
+               if count[each.launch] > 1 else '')
+      ready = max(each.launch.start, before.end if before else 0.0) + _NEAR_US
       yield each, before, next(
-          (past for past in latest[each.place[0]]
-           if past.place != each.place and past.end > ready), None)
+          (past for past in _until(by_end, each.start, ready)
+           if past.place[0] == each.place[0] and past.place != each.place
+           and past.launch.start < each.launch.start), None), (
+               f'stall {before.name if before else ""} > {each.name}{place}')
 
 
 def replay(trace: Trace, host: Mapping[str, tuple],
@@ -159,20 +188,24 @@ def replay(trace: Trace, host: Mapping[str, tuple],
     return next((host[key][0] for key in keys if key in host), 0.0)
 
   latency, between, call_us = map(constant, (LATENCY, BETWEEN, CALL))
-  waits, now = {each: others for each, *others in _queues(trace)}, origin
-  for last, command in zip([None, *commands], commands):
-    if last is not None:
-      now += constant(*_pause_keys(last, command))
-    launch = now
-    now += 0.0 if command.name == _STEP else call_us
+  waits = {each: others for each, *others in _queues(trace)}
+  threads = collections.defaultdict(lambda: origin)
+  over: dict[Command, float] = {}
+  for command in commands:
+    launch = threads[command.place]
+    if command.before is not None:
+      launch = max(launch, over[command.before]
+                   + constant(*_pause_keys(command)))
+    now = launch + (0.0 if command.name == _STEP else call_us)
     for each in command.work:
-      before, other = waits[each]
+      _, other, key = waits[each]
       ready = max(free[each.place], ends.get(other, 0.0))
       start = max(launch + latency, ready + between,
-                  max(launch, ready) + constant(_stall(before, each)))
+                  max(launch, ready) + constant(key))
       ends[each] = free[each.place] = start + duration_us[each]
-    now = max(now, ends.get(command.waits_for, now))
+    over[command] = threads[command.place] = max(
+        now, ends.get(command.waits_for, now))
   count = max(len(trace.steps), 1)
   measured = max(*(each.end for each in launched), commands[-1].end)
-  predicted = max(now, *(ends[each] for each in launched))
+  predicted = max(*over.values(), *(ends[each] for each in launched))
   return (predicted - begin) / count, (measured - begin) / count

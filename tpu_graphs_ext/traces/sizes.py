@@ -83,7 +83,7 @@ def _sizes_of_operator(work: Event, kind: str,
                        blocks: int) -> dict[str, Any]:
   """From the innermost operator around a kernel that has shapes."""
   for call in itertools.islice(
-      work.caller.upward() if work.caller else (), _MOST_OUTER):
+      work.launch.upward() if work.launch else (), _MOST_OUTER):
     name = call.name.removeprefix('aten::')
     formula = _FORMULAS.get(name)
     if kind == kinds.SORT:
@@ -91,7 +91,7 @@ def _sizes_of_operator(work: Event, kind: str,
           _moved_with, 1 if 'embedding' in name else 0, 32)
     elif 'cudnn_rnn' in name or 'miopen_rnn' in name:
       formula = functools.partial(_recurrent, work, kind, blocks)
-    elif formula is None and call.name.startswith('aten::') and (
+    elif formula is None and call.name.startswith(('aten::', 'nccl:')) and (
         # A lookup reads only some rows of its inputs.
         kind not in (kinds.EMBEDDING, kinds.INDEXING)):
       formula = _moved
