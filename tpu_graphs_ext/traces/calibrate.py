@@ -42,7 +42,7 @@ _LEAST_US = 0.1  # Of a formula.
 _LEVELS = (0.0, 0.4, 1.5, 0.05), (0.4, 0.4, 1.5, 0.1), (0.3, 0.4, 1.2, 0.1)
 _NOISE = 0.05  # Of a size's median, and at least of a single duration.
 _OTHER_SIZES = 0.5  # What launches count whose known sizes are others.
-_NEAREST, _MOST_SIZES = 48, 400  # Launches to learn from; sizes of a function.
+_NEAREST = 48  # Launches to learn from.
 
 
 class Times(NamedTuple):
@@ -78,7 +78,8 @@ class Calibration:
     communication always the mean, of its launches nearest in size.
     """
     kind, point = kinds.kind_of(name), _point(sizes)
-    times = [*(self.launches.get(name, {}).values() or self._kinds[kind])]
+    times = [*(self.launches.get(name, {}).values()
+               or self._known.get(kind, [()])[0])]
     if kind == kinds.COMMUNICATION:
       off = [np.abs(np.log(np.maximum(other, 1) / np.maximum(point, 1))).sum()
              for other in self.launches.get(name, {})]
@@ -106,15 +107,9 @@ class Calibration:
     return _LEAST_US
 
   @functools.cached_property
-  def _kinds(self) -> Mapping[str, list[Times]]:
-    known = collections.defaultdict(list)
-    for name, points in self.launches.items():
-      known[kinds.kind_of(name)] += points.values()
-    return known
-
-  @functools.cached_property
   def _known(self) -> dict[str, tuple]:
     """By kind: of each function and size
+      `Times` [launches]
       float64 [launches, 3]: logarithms of sizes, 0 if unknown
       float64 [launches]: residual, log(median / formula), and its variance
       str [3, launches]: arithmetic, family, function
@@ -131,7 +126,7 @@ class Calibration:
       twice = [each for each in times if each.count > 1]
       scatter = max(_NOISE, 1.5 * _mean(twice, 'scatter') if twice else 0)
       known[kind] = (
-          np.array(points), np.array(residual), np.array(
+          times, np.array(points), np.array(residual), np.array(
               [_NOISE**2 + scatter**2 / each.count for each in times]),
           np.array(labels, object).T)
     return known
@@ -140,7 +135,7 @@ class Calibration:
     """The logarithm of time / formula, expected from similar launches."""
     if kinds.kind_of(name) not in self._known:
       return 0.0
-    sizes, residual, noise, labels = self._known[kinds.kind_of(name)]
+    _, sizes, residual, noise, labels = self._known[kinds.kind_of(name)]
     apart = sizes - np.log(np.maximum(point, 1))
     other = (sizes == 0) != (np.array(point) == 0)
     apart[other], other = 0, other.any(1)
@@ -210,9 +205,6 @@ def calibrate(source: str, gpu: str, kernels: Iterable[tuple],
       times = Times(_mean(both, 'median_us'), _mean(both, 'mean_us'),
                     sum(part.count for part in both), _mean(both, 'scatter'))
     points[point] = times
-  for name, points in launches.items():  # Evenly, in the order of sizes.
-    kept = sorted(points)[::-(-len(points) // _MOST_SIZES)]
-    launches[name] = {point: points[point] for point in kept}
   constants = dict(earlier.host)
   for key, (us, count) in host.items():
     before, many = constants.get(key, (0.0, 0))

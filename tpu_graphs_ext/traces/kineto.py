@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import gzip
 import re
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Optional
 
@@ -81,20 +79,9 @@ class Trace(NamedTuple):
 
 def read(path: str) -> Trace:
   """Reads a trace of PyTorch's profiler, JSON or gzip; or raises UserError."""
-  try:
-    with files.open_ordinary(files.require_path('FILE', path)) as file:
-      packed = file.read(2) == b'\x1f\x8b'
-      file.seek(0)
-      content = (gzip.GzipFile(fileobj=file) if packed else file).read(
-          MOST_BYTES + 1)
-  except (OSError, EOFError, zlib.error) as error:
-    raise UserError(
-        f'{path}: cannot be read, or is cut off ({error})') from error
-  if len(content) > MOST_BYTES:
-    raise UserError(f'{path}: holds more than {MOST_BYTES:,} bytes of JSON; '
-                    'record fewer steps')
-  return trace_of(path, files.parse_mended(
-      content, path, MOST_PARSED_BYTES))
+  content = files.read_file(files.require_path('FILE', path), MOST_BYTES,
+                            unpack=True)
+  return trace_of(path, files.parse_mended(content, path, MOST_PARSED_BYTES))
 
 
 def trace_of(path: str, content: Any) -> Trace:
