@@ -171,6 +171,26 @@ def test_threads_of_the_host_go_on_beside_one_another():
   assert replay.host_of(trace)['pause'] == ((8 + 18 + 4) / 3, 3)
 
 
+def test_a_thread_goes_on_only_after_its_own_wait():
+  """Even if a call of another thread ended later."""
+  trace = traced(
+      launch(1, 10), kernel(1, 15, 80),
+      event('cudaDeviceSynchronize', 'cuda_runtime', 20, 76),
+      launch(2, 90, 8, thread=2), kernel(2, 95, 5, stream=8),
+      launch(3, 100), kernel(3, 105, 5))
+  # The wait ends at 103, the launch of thread 2 at 14.
+  assert replayed(trace, 100) == (103 + 3 + 100, 100)
+
+
+def test_work_waits_for_nothing_that_was_launched_later():
+  events = kernel(1, 15, 60), kernel(2, 78, 5, stream=8)
+  for launches, waits_for in (((1, 2), 'k'), ((2, 1), None)):
+    trace = traced(launch(launches[0], 0), launch(launches[1], 5), *events)
+    other, = (other for each, _, other, _ in replay._queues(trace)
+              if each.place == (0, 8))
+    assert (other and other.name) == waits_for
+
+
 def test_a_synchronization_waits_for_the_copy_of_its_operator():
   trace = traced(
       op('aten::item', 10, 80), launch(1, 12), kernel(1, 15, 10),
