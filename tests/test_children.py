@@ -121,13 +121,15 @@ def test_the_working_folder_of_python_m_is_left_out(tmp_path, monkeypatch):
 def test_every_process_is_started_by_what_is_tested_here():
   starts = {
       'children.py': [], 'sweep/pool.py': ['Popen'],
-      'hlo/subprocesses.py': ['run'], 'cli/verbs.py': ['execv'],
+      'hlo/subprocesses.py': ['Popen'], 'cli/verbs.py': ['execv'],
       'course/sandbox.py': ['Popen', 'run'],  # By -I.
       # Git; a script in its working copy.
       'course/checkout.py': ['run', 'run'], 'quickstart.py': ['run'],
       'course/training.py': ['run']}
   for path in PACKAGE.rglob('*.py'):
-    calls = [node.attr for node in ast.walk(ast.parse(path.read_text()))
+    called = [node.func for node in ast.walk(ast.parse(path.read_text()))
+              if isinstance(node, ast.Call)]
+    calls = [node.attr for node in called
              if isinstance(node, ast.Attribute)
              and isinstance(node.value, ast.Name)
              and (node.value.id, node.attr) in {

@@ -125,6 +125,7 @@ ELSEWHERE = {
     'engine/saved_weights.py read': 'engine/test_saved_weights.py',
     'files.py _sum_of': 'test_files.py',
     'hlo/featurize.py _measured': 'hlo/test_kernel_modules.py',
+    'hlo/featurize.py measured_kernels': 'hlo/test_kernel_modules.py',
     'hlo/tuning.py write_results': 'hlo/test_hlo_tuning.py',
     'hlo/tuning.py _require_one_task': 'hlo/test_hlo_tuning.py',
     'sample/write.py _statistics_in': 'sample/test_sample_write.py',
@@ -141,7 +142,8 @@ OPENS = {
     'engine/origin.py remember', 'engine/saved_weights.py _of_checkpoint',
     'files.py open_ordinary', 'files.py new_file', 'files.py new_folder',
     'files.py held_folder', 'hlo/protos.py _define',
-    'hlo/tuning.py write_results', 'sample/kernels.py unpacked',
+    'hlo/subprocesses.py _run', 'hlo/tuning.py write_results',
+    'sample/kernels.py unpacked',
     'serving/block_kernels.py checked', 'stacks/versions.py _stack',
     'sweep/pool.py called', 'sweep/rank_many.py _journal'}
 _READING = {'open_ordinary', 'read_file', 'read_json', 'sha256', 'opened',

@@ -101,7 +101,8 @@ def test_a_sound_hand_in_passes_and_says_who_graded_it(
   assert dict(os.environ) == before
   assert verdict.text().endswith('this hand-in works')
   # The run's own statistics leave the largest kernel out, the grader's do not.
-  (note,) = verdict.notes
+  edited, note = verdict.notes
+  assert 'is not the models.py that the model was trained with' in edited
   assert 'train kernels of at least 6 configurations' in note
   content = verdict.to_json()
   assert (content['ok'], content['graded_by']) == (True, 'tpu_graphs_ext')

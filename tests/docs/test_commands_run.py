@@ -29,7 +29,7 @@ NOT_RUN = {
         './run_scripts/download_data.sh': 'downloads gigabytes',
         '.venv/bin/tpu-graphs-ext kaggle-csv': 'needs all published kernels',
         'git clone https://': 'downloads gigabytes'},
-    'docs/blocks.md': {'def seconds(block):': 'needs a TPU'},
+    'docs/blocks.md': {'def seconds(choice):': 'needs a TPU'},
     'docs/extending.md': {
         'class _GatedRound': 'docs/my_model.py, which the next block appends'},
     'docs/robustness.md': {'./run_scripts/test.sh -m survive': 'half an hour'},
