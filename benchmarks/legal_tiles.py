@@ -23,6 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 import accuracy_table
+from tpu_graphs_ext import files
 from tpu_graphs_ext.analytic import candidates, geometry
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.data.schema import MAX_DIMS
@@ -55,7 +56,7 @@ def of_programs(folder: str) -> Iterator[Weighed]:
   for path in sorted(glob.glob(f'{folder}/*_candidates.json.gz')):
     with gzip.open(path) as file:
       listed = json.load(file)
-    whole = protos.as_module(protos.read_bytes(
+    whole = protos.as_module(files.read_file(
         path.replace('_candidates.json.gz', '.pb')))
     for kernel in tpu_compiler.kernels_of(whole).kernels:
       known = listed.get(kernel.module.name)
