@@ -36,10 +36,12 @@ def found_in(stats, kernel, opcodes=None):
 
 
 def warn(stats, kernels, opcodes=None, level=logging.DEBUG):
-  logging.getLogger(out_of_range.__name__).setLevel(level)
+  logger = logging.getLogger(out_of_range.__name__)
+  logger.setLevel(level)
   out_of_range.warn(
       scoring.Ranker(None, stats, 256, TILE, 'model_x', opcodes=opcodes),
       Partition.from_kernels(kernels))
+  logger.setLevel(logging.NOTSET)
 
 
 @pytest.fixture(scope='module')
