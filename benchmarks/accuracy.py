@@ -161,7 +161,7 @@ def run_list(args, sets: list[DataSet],
   rows += [_changed_row(text) for text in args.changed]
   for _, model, _ in rows:
     if model != booster.NAME:
-      load_models.model_class(model, models_py)
+      load_models.model_class(model.partition(':')[0], models_py)
   return [(_spec(args, data, *row, seed, models_py), data)
           for seed in args.seeds for data in sets for row in rows]
 
@@ -281,7 +281,7 @@ def parsed(argv: list[str]) -> argparse.Namespace:
   add = flags.add_argument
   add('--task', choices=['tile', 'layout'], default='tile')
   add('--models', help=f'comma-separated; if not given all, and {booster.NAME} '
-      'for tiles; empty: none')
+      'for tiles; empty: none; NAME:best trains by --recipe best')
   add('--changed', action='append', default=[], metavar='NAME=MODEL{JSON}',
       help='also a model with other arguments; may be given again')
   add('--data', help=f'comma-separated: {COMPILED} and names of --extra_data; '

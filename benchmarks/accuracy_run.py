@@ -20,7 +20,8 @@ class RunSpec:
     data: name of the data set.
     source: its folder of splits; for layouts <data root>/<source>/<search>.
     name: of the row: the model's, or the ablation's.
-    model: class in models.py.
+    model: class in models.py, or CLASS:RECIPE with a recipe of `train`, which
+      then decides the epochs.
     kwargs: constructor arguments, a JSON object with sorted keys.
     seed: of weights and batches.
     epochs: at most.
@@ -86,13 +87,14 @@ class Training(NamedTuple):
 
 
 def _trained(spec: RunSpec) -> tuple[Training, Any]:
-  """Trains at default flags; returns also the ranker as saved."""
+  """Trains at default flags or a recipe's; returns also the saved ranker."""
   from tpu_graphs_ext.engine import scoring, train
   from tpu_graphs_ext.tasks import layout, tile
   shared = {'models_py': spec.models_py, 'cache_dir': spec.cache_dir}
-  common = {'model': spec.model, 'model_kwargs_json': spec.kwargs,
-            'epochs': spec.epochs, 'seed': spec.seed, 'out_dir': spec.folder,
-            **shared}
+  model, _, recipe = spec.model.partition(':')
+  common = {'model': model, 'model_kwargs_json': spec.kwargs,
+            'seed': spec.seed, 'out_dir': spec.folder, **shared,
+            **({'recipe': recipe} if recipe else {'epochs': spec.epochs})}
   if spec.task == 'layout':
     root, source, search = spec.source.rsplit(os.sep, 2)
     result = train.train(layout.LayoutTrainSettings(

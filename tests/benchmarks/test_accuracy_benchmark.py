@@ -16,6 +16,7 @@ from tpu_graphs_ext.tasks.tile import LoadSettings
 sys.path.insert(0, str(BENCHMARKS))
 
 import accuracy
+import accuracy_run
 import accuracy_table
 
 
@@ -90,6 +91,24 @@ def test_the_list_of_runs():
   assert len({spec.folder for spec in runs()}) == len(runs()) > 3 * 10
   run, = runs('--models=', '--seeds=1', '--changed', 'one=MLP{"width": 3}')
   assert (run.name, run.model, run.kwargs) == ('one', 'MLP', '{"width": 3}')
+  run, = runs('--models=MLP:best', '--seeds=1')
+  assert run.name == run.model == 'MLP:best'
+
+
+@pytest.mark.parametrize('model, epochs', [('MLP', 7), ('MLP:quick', 18)])
+def test_a_recipe_decides_its_epochs(monkeypatch, tmp_path, model, epochs):
+  class StopError(Exception):
+    pass
+
+  def stop(settings):
+    raise StopError(settings.model, settings.epochs)
+
+  monkeypatch.setattr('tpu_graphs_ext.engine.train.train', stop)
+  with pytest.raises(StopError) as stopped:
+    accuracy_run.run(accuracy_run.RunSpec(
+        'tile', 'tiny', '/x', model, model, '{}', 0, 7, '', accuracy.parsed(
+            []).models_py, str(tmp_path / 'run'), '', 1))
+  assert stopped.value.args == ('MLP', epochs)
 
 
 # ------------------------------------------------------------ a whole benchmark
