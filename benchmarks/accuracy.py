@@ -306,8 +306,6 @@ def parsed(argv: list[str]) -> argparse.Namespace:
   add('--rerun_changed', action='store_true',
       help='do runs of another file of models again')
   add('--table_only', action='store_true', help='only write the tables anew')
-  add('--readme', metavar='FILE.md', default='',
-      help='also put the main numbers between their marks in this file')
   args = flags.parse_args(argv)
   epochs, results, models_py = {
       'tile': (100, 'accuracy.csv', 'models.py'),
@@ -341,11 +339,6 @@ def benchmark(args) -> int:
       booster.lightgbm()  # Fails now if it is missing, not after hours.
     failures = run_all(left, args, results)
   print(results.write_table())
-  if args.readme:
-    with open(args.readme, encoding='utf-8') as file:
-      text = file.read()
-    files.write_file(args.readme, accuracy_table.with_readme_table(
-        text, results.rows()).encode())
   return failures
 
 

@@ -1,26 +1,29 @@
-"""Prints the tables of docs/pretrained.md.
+"""Measures the model in the package: the tables of docs/pretrained.md.
 
   python benchmarks/pretrained.py --data DIR --real FILE.pb \\
-      --model MyEarlyJoinSAGE=out/model_1,out/model_2 --seeds 1,2,3
+      --row seeds=out/model_1,out/model_2 --row EarlyJoinSAGE=out/model_3 \\
+      --seeds 1,2,3
 
 DIR is what `tpu-graphs-ext sample-data --kernels all` writes; the models were
 trained on it, one for each seed. LightGBM is trained here, and the analytic
-part is `AnalyticTileModel` with its constants as they are. Last it says what
-the analytic time of the first model tells of gains over the default tile.
+part is `AnalyticTileModel` with its constants as they are. Rows go to
+results/numbers.csv, of which `tables.py --write` makes the page. Last it prints
+what the analytic time tells of gains over the default tile.
 """
 
 from __future__ import annotations
 
 import argparse
+import collections
 import dataclasses
 import os
+import shlex
 import sys
 
 import numpy as np
 
-import accuracy_table
 import booster
-from accuracy_table import mean_std
+import tables
 from tpu_graphs_ext import load_models
 from tpu_graphs_ext.analytic import explain
 from tpu_graphs_ext.data import read
@@ -41,10 +44,10 @@ def data_sets(data: str, real: list[str]) -> dict[str, Partition]:
   kernels = [kernel for path in real
              for kernel in tuning.read_tile_kernels(path)]
   return {
-      'test programs': read.read_kernels(os.path.join(data, 'test_labelled')),
-      f'real, of {FEWEST_TILES} and more tiles': Partition.from_kernels(
-          [kernel for kernel in kernels if kernel.num_configs >= FEWEST_TILES]),
-      'real, all': Partition.from_kernels(kernels)}
+      'test': read.read_kernels(os.path.join(data, 'test_labelled')),
+      **({'real': Partition.from_kernels([
+          kernel for kernel in kernels if kernel.num_configs >= FEWEST_TILES])}
+         if kernels else {})}
 
 
 def measured(ranker, kernels: Partition) -> tile_results.Evaluation:
@@ -52,14 +55,21 @@ def measured(ranker, kernels: Partition) -> tile_results.Evaluation:
       '', '', evaluate.measure(ranker, kernels, 'measure'))
 
 
-def table(first: str, rows: dict[str, list[results.Summary]]) -> str:
-  """Markdown: of each row the mean over seeds, and the standard deviation."""
-  cells = [[name, *(mean_std([seed[column] for seed in seeds], 3)
-                    for column in ('opa', 'kendall')),
-            *(mean_std([100 * seed[f'slowdown_{k}'] for seed in seeds], 2)
-              for k in (1, 5, 10))] for name, seeds in rows.items()]
-  return '\n'.join(accuracy_table.table(
-      [first, 'OPA', 'tau', 'top-1', 'top-5', 'top-10'], cells))
+def columns(evaluations: list[results.Summary],
+            prefix: str = '') -> dict[str, list[float]]:
+  """Column of the table -> a value for each seed."""
+  return {prefix + column: [scale * summary[name] for summary in evaluations]
+          for column, name, scale in (
+              ('opa', 'opa', 1), ('kendall', 'kendall', 1),
+              *((f'top{k}', f'slowdown_{k}', 100) for k in (1, 5, 10)))}
+
+
+def choices(summary, prefix: str) -> dict[str, dict[str, float]]:
+  """The rows of the default tile and of a random choice."""
+  return {'default': {prefix + 'top1': 100 * summary['default']},
+          'random': {prefix + 'opa': 0.5, prefix + 'kendall': 0.0, **{
+              f'{prefix}top{k}': 100 * summary[f'random_{k}']
+              for k in (1, 5, 10)}}}
 
 
 def analytic():
@@ -93,11 +103,12 @@ def trees(data: str, seed: int, most: int, tiles: int):
 
 def rankers(args) -> dict[str, list]:
   """Row of the tables -> a ranker for each seed."""
-  named = dict(pair.split('=', 1) for pair in args.model)
+  named = {'package': artifacts.PRETRAINED,
+           **dict(pair.split('=', 1) for pair in args.row)}
   of_row = {name: [scoring.load_ranker(model_dir, LoadSettings())
                    for model_dir in dirs.split(',')]
             for name, dirs in named.items()}
-  of_row['the analytic part alone'] = [analytic()]
+  of_row['analytic'] = [analytic()]
   if args.seeds:
     of_row[booster.NAME] = [trees(args.data, int(seed), args.trees, args.tiles)
                             for seed in args.seeds.split(',')]
@@ -153,9 +164,10 @@ def gains(ranker: scoring.Ranker, kernels: Partition) -> str:
 def main() -> int:
   flags = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   flags.add_argument('--data', required=True)
-  flags.add_argument('--real', required=True, action='append')
-  flags.add_argument('--model', required=True, action='append',
-                     metavar='NAME=DIR,DIR...')
+  flags.add_argument('--real', action='append', default=[])
+  flags.add_argument('--row', action='append', default=[],
+                     metavar='ROW=DIR,DIR...')
+  flags.add_argument('--tpu', default='v3', help='whose kernels these are')
   flags.add_argument('--seeds', default='', help='of LightGBM; empty: none')
   flags.add_argument('--trees', type=int, default=booster.Settings().trees,
                      help='of LightGBM at most (default: %(default)s)')
@@ -165,20 +177,26 @@ def main() -> int:
   args = flags.parse_args()
   try:
     of_row = rankers(args)
+    rows, kinds = collections.defaultdict(dict), {}
     for name, kernels in data_sets(args.data, args.real).items():
       evaluations = {row: [measured(ranker, kernels) for ranker in seeds]
                      for row, seeds in of_row.items()}
-      first = next(iter(evaluations.values()))
-      print(f'\n## {name}: {len(kernels)} kernels, the default tile '
-            f'{100 * first[0].micro["default"]:.2f} %, one at random '
-            f'{100 * first[0].micro["random_1"]:.0f} %, the best of five '
-            f'{100 * first[0].micro["random_5"]:.0f} %\n')
-      print(table('model', {row: [each.micro for each in seeds]
-                            for row, seeds in evaluations.items()}))
-      print(table('kind', {
-          f'{kind} ({summary.problems})': [each.kinds[kind] for each in first]
-          for kind, summary in first[0].kinds.items()}))
-      print(gains(next(iter(of_row.values()))[0], kernels))
+      for row, seeds in evaluations.items():
+        rows[row].update(columns([each.micro for each in seeds], f'{name}_'))
+      package = evaluations['package'][0]
+      for row, cells in choices(package.micro, f'{name}_').items():
+        rows[row].update(cells)
+      if name == 'test':
+        kinds = {kind: {'kernels': summary.problems, **columns([summary])}
+                 for kind, summary in package.kinds.items()}
+      print(f'{name}, {len(kernels)} kernels\n'
+            + gains(of_row['package'][0], kernels))
+    command = shlex.join(['python', 'benchmarks/pretrained.py', *sys.argv[1:]])
+    boosted = {row: rows.pop(row) for row in (booster.NAME,) if row in rows}
+    for cells, code in ((rows, 'models.py'),
+                        (boosted, 'benchmarks/booster.py')):
+      tables.put(f'pretrained-{args.tpu}', cells, code, command)
+    tables.put(f'pretrained-{args.tpu}-kinds', kinds, 'models.py', command)
   except UserError as error:
     print(f'error: {error}', file=sys.stderr)
     return 1

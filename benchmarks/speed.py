@@ -17,12 +17,13 @@ import shutil
 import sys
 
 from machine import machine
+from tables import code_hash
 from tpu_graphs_ext import files
 from tpu_graphs_ext.course import checkout
 from tpu_graphs_ext.errors import UserError
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-PARTS = ('ranking', 'memory', 'training', 'loading')
+PARTS = ('ranking', 'memory', 'training', 'serving', 'loading')
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -74,7 +75,8 @@ def _measured(part: str, root: str, args: argparse.Namespace) -> list[dict]:
       root, _data(args, full_size=part == 'loading')]
   versions = ', '.join(f'{name} {version}'
                        for name, version in artifacts.versions().items())
-  return [{'part': part, **row, 'date': datetime.date.today().isoformat(),
+  return [{'part': part, **row, 'code': f'models.py:{code_hash("models.py")}',
+           'date': datetime.date.today().isoformat(),
            'machine': machine(), 'versions': versions}
           for row in getattr(speed_parts, part)(*arguments)]
 

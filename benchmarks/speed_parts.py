@@ -25,13 +25,16 @@ from tpu_graphs_ext.course import checkout
 from tpu_graphs_ext.data import read
 from tpu_graphs_ext.data.kernel import Kernel, Partition
 from tpu_graphs_ext.data.normalize import FeatureStats
-from tpu_graphs_ext.data.schema import OPCODES
+from tpu_graphs_ext.data.schema import NODE_GROUPS, OPCODES
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.tasks.tile import TrainSettings
 
 PROJECT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 REFERENCE, OURS = 'EarlyJoinSAGE', 'MyEarlyJoinSAGE'
 REPEATS, EPOCHS, KERNELS = 3, 5, 12
+SERVED = (OURS, REFERENCE, 'AnalyticTileModel', 'LateJoinSAGE',
+          'LateJoinResGCN', 'MLP')
+CALLS = 35
 Rows = list[dict[str, Any]]
 
 
@@ -238,6 +241,57 @@ def _status_mib(field: str) -> float:
   with open('/proc/self/status', encoding='ascii') as file:
     (kib,) = (line.split()[1] for line in file if line.startswith(field))
   return int(kib) / 1024
+
+
+# --- Serving ------------------------------------------------------------------
+
+
+def serving(unused_root: str, data_root: str) -> Rows:
+  """`new_kernels` for each model, with all threads and with one."""
+  rows = []
+  for name in SERVED:
+    with tempfile.TemporaryDirectory() as folder:
+      model_dir, = run_worker('train_briefly', name, data_root, folder)
+      for variables in ({}, {'TF_NUM_INTRAOP_THREADS': '1'}):
+        rows += run_worker('new_kernels', name, model_dir, data_root,
+                           **variables)
+  return rows
+
+
+def train_briefly(name: str, data_root: str, folder: str) -> list[str]:
+  from tpu_graphs_ext.engine import train
+  return [train.train(TrainSettings(
+      model=name, data_root=data_root, epochs=1, seed=0, out_dir=folder,
+      cache_dir='')).model_dir]
+
+
+def new_kernels(name: str, model_dir: str, data_root: str) -> Rows:
+  """Processor time of `CostModel.rank` for kernels that it has not seen.
+
+  They are one kernel of about 23 nodes whose root has other values of a column
+  that training drops, so that no score is in the cache.
+  """
+  from tpu_graphs_ext import CostModel
+  kernel = min((kernel for kernel in read.read_kernels(
+      os.path.join(data_root, 'train')) if kernel.num_configs >= 1000),
+               key=lambda kernel: abs(len(kernel.node_opcode) - 23))
+  unused = NODE_GROUPS['is_stable'].start
+  model, rows = CostModel.load(model_dir), []
+  one = ', one thread' if os.environ.get('TF_NUM_INTRAOP_THREADS') else ''
+  for tiles in (16, 1000):
+    seconds = []
+    for call in range(CALLS):
+      arrays = {'node_feat': kernel.node_feat.copy(),
+                'node_opcode': kernel.node_opcode,
+                'edge_index': kernel.edge_index,
+                'config_feat': kernel.config_feat[:tiles]}
+      arrays['node_feat'][-1, unused] = tiles + call
+      start = time.process_time()
+      model.rank(arrays)
+      seconds.append(time.process_time() - start)
+    rows.append(row(name, f'{tiles} tiles{one}', 'time', 1000 * min(seconds),
+                    'ms'))
+  return rows
 
 
 # --- Training -----------------------------------------------------------------

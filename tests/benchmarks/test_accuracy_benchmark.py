@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from support import eager_training, tiny_kernels, tiny_models
-from support.places import BENCHMARKS, PROJECT
+from support.places import BENCHMARKS
 from tpu_graphs_ext.engine import evaluate
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.sweep import pool
@@ -205,46 +205,3 @@ def test_the_same_command_runs_only_what_failed(finished, monkeypatch):
   assert trained('--rerun_changed') == ['NoRanker', 'TinyRanker']
   tiny_kernels.make_kernel('new_net_0').save(str(folder / 'data' / 'train'))
   assert trained() == ['NoRanker', 'TinyRanker']
-
-
-# ----------------------------------------------------------- the README's table
-
-
-def readme_row(model='MyEarlyJoinSAGE', **changes):
-  return row(**{
-      'data': 'compiled_v3', 'model': model, 'epochs': 25, 'test_kernels': 100,
-      'valid_kernels': None, 'test_micro_top5': 0.2, **changes})
-
-
-def test_the_table_of_the_readme_has_the_runs_of_most_epochs(results):
-  # 1 % and 3 %: mean 2, squares 1 + 1 over 1, root 1.4.
-  for each in (
-      readme_row(test_micro_top1=0.01, test_micro_opa=0.5, real_kernels=15,
-                 real_micro_top1=0.04),
-      readme_row(seed=1, test_micro_top1=0.03, test_micro_opa=0.6,
-                 real_kernels=15, real_micro_top1=0.04),
-      # Not shown: fewer epochs, a failed run, another ablation.
-      readme_row('EarlyJoinSAGE', epochs=9),
-      readme_row('EarlyJoinSAGE', status='failed'),
-      readme_row('EarlyJoinSAGE', name='no rounds', kwargs='{"rounds": 0}'),
-      *(readme_row(name, data='measured_tiles', valid_kernels=150,
-                   valid_micro_top1=top)
-        for name, top in (('MyEarlyJoinSAGE', 0.04), ('LightGBM', 0.03)))):
-    results.put(each)
-  lines = accuracy_table.readme_table(results.rows()).splitlines()
-  assert lines[0].startswith(
-      '|  | test programs: top-1 % | top-5 % | OPA | real kernels: top-1 % | ')
-  assert lines[2].startswith(
-      '| `MyEarlyJoinSAGE` | 2.0 ± 1.4 | 20.0 ± 0.0 | 0.550 | 4.0 ± 0.0 | ')
-  assert lines[2].split('|')[8] == ' 4.0 '
-  assert [line.split(' | ')[0] for line in lines[3:]] == [
-      '| LightGBM on columns made by hand', "| the compiler's default tile",
-      '| a random choice']
-
-
-def test_the_readme_has_the_table_of_its_results():
-  committed = accuracy_table.Results(
-      str(BENCHMARKS / 'results' / 'accuracy.csv')).rows()
-  text = (PROJECT / 'README.md').read_text()
-  assert accuracy_table.with_readme_table(text, committed) == text, (
-      'write it: python benchmarks/accuracy.py --table_only --readme README.md')

@@ -1,0 +1,374 @@
+"""Prints the tables of README.md and docs/ from the rows in results/.
+
+  python benchmarks/tables.py --write
+
+A table stands between `<!-- table: NAME -->` and `<!-- end -->`; NAME is one of
+`VIEWS`. Without --write it lists pages that differ from their rows (exit code
+1), and rows that an older version of their code made. Scripts whose results
+have no file of their own `put` them into results/numbers.csv.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import datetime
+import hashlib
+import io
+import pathlib
+import re
+import statistics
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, Union
+
+import pandas
+
+from machine import machine
+from tpu_graphs_ext import files
+
+HERE = pathlib.Path(__file__).resolve().parent
+PROJECT = HERE.parent
+RESULTS = HERE / 'results'
+COLUMNS = ('table', 'row', 'column', 'value', 'spread', 'runs', 'code', 'date',
+           'machine', 'command')
+BLOCK = re.compile(r'<!-- table: ([\w-]+) -->\n(.*?)<!-- end -->', re.DOTALL)
+
+
+class Cell(NamedTuple):
+  """A number of a table.
+
+  Attributes:
+    value: mean over runs.
+    spread: sample standard deviation; NaN: one run.
+    code: 'FILE:hash' of what made it; empty: unknown.
+    date: ISO.
+  """
+  value: float
+  spread: float
+  code: str
+  date: str
+
+  def __format__(self, spec: str) -> str:
+    """'4.4 ± 0.1'; a number alone where there was one run."""
+    mean = format(self.value, spec)
+    return mean if self.spread != self.spread else (
+        f'{mean} ± {format(self.spread, spec)}')
+
+
+# Row -> column -> number.
+Cells = Mapping[str, Mapping[str, Cell]]
+
+
+# --- Rows ---------------------------------------------------------------------
+
+
+def put(table: str, rows: Mapping[str, Mapping[str, Union[
+    float, Sequence[float]]]], code: str, command: str) -> None:
+  """Replaces rows of one table in results/numbers.csv.
+
+  Args:
+    rows: row -> column -> a number, or one for each seed.
+    code: the file that decides the numbers, from the project's folder.
+  """
+  new = []
+  for row, columns in rows.items():
+    for column, value in columns.items():
+      runs = list(value) if isinstance(value, Sequence) else [value]
+      spread = f'{statistics.stdev(runs):.6g}' if len(runs) > 1 else ''
+      new.append((table, row, column, f'{statistics.fmean(runs):.6g}', spread,
+                  str(len(runs)), f'{code}:{code_hash(code)}',
+                  datetime.date.today().isoformat(), machine(), command))
+  frame = pandas.DataFrame(new, columns=COLUMNS)
+  old = _read('numbers.csv')
+  replaced = set(zip(frame['table'], frame['row']))
+  # New values take the place of the old ones: pages list rows in this order.
+  kept = old[[key not in replaced for key in zip(old['table'], old['row'])]]
+  place = {key: number for number, key in enumerate(
+      dict.fromkeys(zip(old['table'], old['row'])))}
+  whole = pandas.concat([kept, frame])
+  order = [place.get(key, len(place))
+           for key in zip(whole['table'], whole['row'])]
+  text = io.StringIO()
+  whole.assign(order=order).sort_values('order', kind='stable').drop(
+      columns='order').to_csv(text, index=False)
+  files.write_file(str(RESULTS / 'numbers.csv'), text.getvalue().encode())
+
+
+def code_hash(name: str) -> str:
+  return hashlib.sha256((PROJECT / name).read_bytes()).hexdigest()[:12]
+
+
+def _read(name: str) -> pandas.DataFrame:
+  return pandas.read_csv(RESULTS / name, dtype=str, keep_default_na=False)
+
+
+def of_numbers(table: str) -> Cells:
+  """The rows of `put`."""
+  cells = collections.defaultdict(dict)
+  for row in _read('numbers.csv').itertuples():
+    if row.table == table:
+      cells[row.row][row.column] = Cell(
+          float(row.value), float(row.spread or 'nan'), row.code, row.date)
+  return cells
+
+
+def of_speed(part: str) -> Cells:
+  """A part of results/speed.csv; columns are '<case>, <measure>'."""
+  cells = collections.defaultdict(dict)
+  for row in _read('speed.csv').itertuples():
+    if row.part == part:
+      cells[row.subject][f'{row.case}, {row.measure}'] = Cell(
+          float(row.value), float('nan'), row.code, row.date)
+  return cells
+
+
+def of_accuracy(data: str, layout: bool = False) -> Cells:
+  """Runs of `accuracy.py` with the most epochs; means over seeds, in %.
+
+  Columns are '<split>_<measure>'; the rows 'default' and 'random' are choices
+  without a model.
+  """
+  table = _read('accuracy_layout.csv' if layout else 'accuracy.csv')
+  table = table[(table['data'] == data) & (table['status'] == 'ok')]
+  code = 'layout_models.py' if layout else 'models.py'
+  cells = collections.defaultdict(dict)
+  for name, runs in table.groupby('name', sort=False):
+    runs = runs[runs['epochs'] == max(runs['epochs'], key=int)]
+    last = runs.iloc[-1]
+    made = ('benchmarks/booster.py' if name == 'LightGBM' else code)
+    source = f'{made}:{last["models_py"]}', last['date']
+    for column in runs.columns:
+      match = re.fullmatch(r'(valid|test|real)_(?:micro_)?(top\d+|opa|kendall|'
+                           r'default|random\d+|most_kendall)', column)
+      numbers = [float(text) for text in runs[column] if match and text]
+      if not numbers:
+        continue
+      split, measure = match.groups()
+      scale = 1 if measure.endswith(('opa', 'kendall')) else 100
+      numbers = [scale * number for number in numbers]
+      choice = re.fullmatch(r'(default|random|most)_?(\w*)', measure)
+      if choice:
+        row, k = choice.groups()
+        cells[row][f'{split}_' + (k if row == 'most' else f'top{k or 1}')] = (
+            Cell(numbers[0], float('nan'), '', last['date']))
+      else:
+        spread = (statistics.stdev(numbers) if len(numbers) > 1
+                  else float('nan'))
+        cells[name][f'{split}_{measure}'] = Cell(
+            statistics.fmean(numbers), spread, *source)
+  for column in list(cells.get('random', ())):
+    split = column.split('_')[0]
+    for measure, value in (('opa', 0.5), ('kendall', 0.0)):
+      cells['random'][f'{split}_{measure}'] = Cell(
+          value, float('nan'), '', '')
+  return cells
+
+
+# --- Tables -------------------------------------------------------------------
+
+
+class View(NamedTuple):
+  """How rows are shown.
+
+  Attributes:
+    heads: (head of a column, format string of the row's columns).
+    cells: what gives the rows.
+    rows: row -> its name in the page; empty: all, in the file's order.
+  """
+  heads: Sequence[tuple[str, str]]
+  cells: Cells
+  rows: Mapping[str, str]
+
+
+def text_of(view: View) -> str:
+  """The table in Markdown, and what made it."""
+  shown = view.rows or {row: row for row in view.cells}
+  lines = [['', *(head for head, _ in view.heads)],
+           ['---'] + ['---:'] * len(view.heads)]
+  used = []
+  for row, title in shown.items():
+    values = view.cells.get(row, {})
+    cells = [_cell(template, values) for _, template in view.heads]
+    if set(cells) - {'-'}:
+      used += values.values()
+      lines.append([title, *cells])
+  return '\n'.join(['| ' + ' | '.join(line) + ' |' for line in lines]
+                   + ['', _made(used)]) + '\n'
+
+
+def _cell(template: str, values: Mapping[str, Cell]) -> str:
+  try:
+    return template.format_map(values)
+  except KeyError:
+    return '-'
+
+
+def _made(cells: Iterable[Cell]) -> str:
+  """'Measured 25 November 2026 (models.py ff1cf5b).'"""
+  cells = [cell for cell in cells if cell.date]
+  dates = sorted({cell.date for cell in cells})
+  codes = collections.defaultdict(set)
+  for cell in cells:
+    if cell.code:
+      name, start = cell.code.split(':')
+      codes[name.rpartition('/')[-1]].add(start[:7])
+  days = ' to '.join(map(_day, dict.fromkeys([*dates[:1], *dates[-1:]])))
+  made = '; '.join(f'{name} {", ".join(sorted(starts))}'
+                   for name, starts in sorted(codes.items()))
+  return f'*Measured {days}' + (f' ({made})' if made else '') + '.*'
+
+
+def _day(date: str) -> str:
+  day = datetime.date.fromisoformat(date)
+  return f'{day.day} {day:%B %Y}'
+
+
+_MODELS = {
+    'MyEarlyJoinSAGE': '`MyEarlyJoinSAGE`',
+    'MyEarlyJoinSAGE:best': '`MyEarlyJoinSAGE`, `--recipe best`',
+    'MyEarlyJoinSAGE:quick': '`MyEarlyJoinSAGE`, `--recipe quick`',
+    'without feature_stats': '`MyEarlyJoinSAGE` without `feature_stats`',
+    'AnalyticTileModel': '`AnalyticTileModel`, seven constants',
+    'EarlyJoinSAGE': "`EarlyJoinSAGE`, the baseline's",
+    'LightGBM': 'LightGBM on hand-made columns'}
+_CHOICES = {'default': "the compiler's default tile",
+            'random': 'a random choice'}
+_SHIPPED = {'package': '**the model in the package**',
+            'seeds': 'the same, three seeds',
+            'analytic': 'its analytic part alone, untrained',
+            **{row: _MODELS[row] for row in ('EarlyJoinSAGE', 'LightGBM')},
+            **_CHOICES}
+_LAYOUTS = {**{name: f'`{name}`' for name in (
+    'MyLayoutSAGE', 'ResModel', 'LayoutGCN', 'LayoutGAT',
+    'GRURuntimePredictor')}, 'random': 'a random choice'}
+
+
+def _ranked(split: str, heads: Mapping[str, int],
+            title: str = '') -> list[tuple[str, str]]:
+  """Heads of measures with their digits; the first head says of what."""
+  names = {'opa': 'OPA', 'kendall': 'tau', 'kernels': 'kernels'}
+  return [((title if number == 0 else '') + names.get(
+      measure, f'top-{measure[3:]} %'), f'{{{split}{measure}:.{digits}f}}')
+          for number, (measure, digits) in enumerate(heads.items())]
+
+
+def views() -> dict[str, View]:
+  """Every table of a page, by name."""
+  compiled, shipped = of_accuracy('compiled_v3'), of_numbers('pretrained-v3')
+  slowdowns = {'top1': 1, 'top5': 1}
+  all_measures = {'opa': 3, 'kendall': 3, 'top1': 2, 'top5': 2, 'top10': 2}
+  timed = _ranked('valid_', {'top1': 1, 'top5': 2, 'top10': 2, 'opa': 3})
+  layouts = {'top1': 1, 'top10': 1}
+  seconds = '{oneDNN %d, all kernels, time:.2f} s'
+  times = '{oneDNN %d, all kernels, ratio:.0f}'
+  peak = '{150 nodes x %d configs, peak of the process:,.0f} MiB'
+  return {
+      'shipped': View(
+          [*_ranked('test_', {**slowdowns, 'opa': 3}, 'test programs: '),
+           *_ranked('real_', {**slowdowns, 'kendall': 3},
+                    'timed on a TPU: ')],
+          shipped, {row: title for row, title in _SHIPPED.items()
+                    if row not in ('seeds', 'analytic')}),
+      'pretrained-test': View(_ranked('test_', all_measures), shipped,
+                              _SHIPPED),
+      'pretrained-real': View(_ranked('real_', all_measures), shipped,
+                              _SHIPPED),
+      'pretrained-kinds': View(
+          _ranked('', {'kernels': 0, **all_measures}),
+          of_numbers('pretrained-v3-kinds'), {}),
+      'accuracy-compiled': View(
+          [*_ranked('test_', {**slowdowns, 'opa': 3}, 'test programs: '),
+           *_ranked('real_', {**slowdowns, 'kendall': 3}, 'real kernels: ')],
+          compiled, {**_MODELS, **_CHOICES}),
+      **{f'accuracy-{name}': View(
+          timed, {**of_numbers(data), **of_accuracy(data)},
+          {**_MODELS, **_CHOICES, 'default': 'the default tile of the data'})
+         for name, data in (('cpu', 'measured_tiles'), ('gpu', 'gpu_tiles'))},
+      **{f'layout-{search}': View(
+          _ranked('test_', {'kendall': 3, **layouts}),
+          of_accuracy(f'sample:xla:{search}', layout=True), _LAYOUTS)
+         for search in ('random', 'default')},
+      'serving': View(
+          [('16 tiles', '{16 tiles, time:.1f} ms'),
+           ('1,000 tiles', '{1000 tiles, time:.1f} ms'),
+           ('1,000 tiles, one thread per operation',
+            '{1000 tiles, one thread, time:.1f} ms')],
+          of_speed('serving'), {}),
+      'speed-ranking': View(
+          [('oneDNN off', seconds % 0), ('times as fast', times % 0),
+           ('oneDNN on', seconds % 1), ('times as fast', times % 1)],
+          of_speed('ranking'), {
+              'baseline EarlyJoinSAGE': "the baseline's `EarlyJoinSAGE`",
+              'EarlyJoinSAGE': 'the same model from this `models.py`',
+              'MyEarlyJoinSAGE': '`MyEarlyJoinSAGE`'}),
+      'speed-memory': View(
+          [('100 tiles', peak % 100), ('1,000 tiles', peak % 1000),
+           ('10,000 tiles', peak % 10_000)],
+          of_speed('memory'), {
+              'baseline EarlyJoinSAGE': "the baseline's `EarlyJoinSAGE`",
+              'EarlyJoinSAGE': 'the same model from this `models.py`',
+              'MyEarlyJoinSAGE': '`MyEarlyJoinSAGE`'}),
+      'speed-training': View(
+          [("baseline's `models.py`", '{baseline, step:.1f} ms'),
+           ("ours, in the baseline's script",
+            '{ours, unchanged script, step:.1f} ms'),
+           ('ours, `tpu-graphs-ext train`', '{ours, own host, step:.1f} ms')],
+          of_speed('training'), {}),
+      'speed-loading': View(
+          [('first read', '{first read, time:.1f} s'),
+           ('peak memory', '{first read, peak of the process:,.0f} MiB'),
+           ('from the cache', '{from the cache, time:.1f} s')],
+          of_speed('loading'), {'baseline': "the baseline's reader",
+                                'ours': '`tpu-graphs-ext`'}),
+      'assignment': View(
+          [('most memory', '{memory_gb:.1f} GB'),
+           ('time', '{minutes:.0f} min')],
+          of_numbers('assignment'), {})}
+
+
+def with_tables(text: str, shown: Mapping[str, View]) -> str:
+  """The page with its tables made anew.
+
+  Raises:
+    KeyError: it names a table that there is not.
+  """
+  return BLOCK.sub(lambda block: f'<!-- table: {block[1]} -->\n\n'
+                   f'{text_of(shown[block[1]])}\n<!-- end -->', text)
+
+
+def pages() -> list[pathlib.Path]:
+  return [PROJECT / 'README.md', HERE / 'README.md',
+          *sorted((PROJECT / 'docs').glob('*.md'))]
+
+
+def stale() -> list[str]:
+  """Code whose rows were made by an older version of it."""
+  older = {cell.code for view in views().values()
+           for columns in view.cells.values() for cell in columns.values()
+           if cell.code}
+  return sorted(code for code in older
+                if code.split(':')[1] != code_hash(code.split(':')[0]))
+
+
+def main() -> int:
+  flags = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  flags.add_argument('--write', action='store_true', help='rewrite the pages')
+  args = flags.parse_args()
+  shown, differ = views(), False
+  for page in pages():
+    text = page.read_text(encoding='utf-8')
+    new = with_tables(text, shown)
+    if new != text:
+      print(f'{page.relative_to(PROJECT)}: '
+            + ('written' if args.write else 'differs from its rows'))
+      differ = True
+      if args.write:
+        page.write_text(new, encoding='utf-8')
+  for code in stale():
+    print(f'older than its code: {code}')
+  return int(differ and not args.write)
+
+
+if __name__ == '__main__':
+  sys.exit(main())
