@@ -1,4 +1,4 @@
-"""Trains models x seeds x data sets and writes a table of how well they rank.
+"""Trains models x seeds x data sets and writes rows of how well they rank.
 
   python benchmarks/accuracy.py
 
@@ -25,8 +25,8 @@ from typing import Any, NamedTuple, Optional
 
 from tqdm import tqdm
 
+import accuracy_rows
 import accuracy_run
-import accuracy_table
 import booster
 from accuracy_run import RunSpec, npz_files
 from machine import cores, machine
@@ -40,7 +40,7 @@ PROJECT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 COMPILED = 'compiled_v3'
 COLLECTIONS = tuple(f'{source}:{search}' for source, search in
                     itertools.product(('xla', 'nlp'), ('default', 'random')))
-TABLES = {'tile': accuracy_table.TILE, 'layout': accuracy_table.LAYOUT}
+TASKS = {'tile': accuracy_rows.TILE, 'layout': accuracy_rows.LAYOUT}
 
 
 class DataSet(NamedTuple):
@@ -207,18 +207,18 @@ def _real_source(args, data: str) -> str:
 
 
 def still_to_run(runs: list[tuple[RunSpec, DataSet]],
-                 rows: list[accuracy_table.Row],
+                 rows: list[accuracy_rows.Row],
                  rerun_changed: bool) -> list[tuple[RunSpec, DataSet]]:
   """The runs without a finished row of the same data.
 
   Failed runs, and runs on data of other content, are repeated; those of
   another models.py only if asked for.
   """
-  finished = {accuracy_table.key_of(row): row for row in rows
+  finished = {accuracy_rows.key_of(row): row for row in rows
               if row['status'] == 'ok'}
   left, changed = [], 0
   for spec, data in runs:
-    row = finished.get(accuracy_table.key_of(dataclasses.asdict(spec)))
+    row = finished.get(accuracy_rows.key_of(dataclasses.asdict(spec)))
     is_changed = bool(row) and row['models_py'] != _file_hash(spec.models_py)
     if not row or row['content'] != data.content or (
         is_changed and rerun_changed):
@@ -230,7 +230,7 @@ def still_to_run(runs: list[tuple[RunSpec, DataSet]],
 
 
 def run_all(left: list[tuple[RunSpec, DataSet]], args,
-            results: accuracy_table.Results) -> int:
+            results: accuracy_rows.Results) -> int:
   """Does the runs, and writes each one's row; returns how many failed."""
   runs, failures = {spec.folder: (spec, data) for spec, data in left}, 0
   with contextlib.closing(pool.run(
@@ -251,7 +251,6 @@ def run_all(left: list[tuple[RunSpec, DataSet]], args,
           'models_py': _file_hash(spec.models_py),
           'status': 'failed' if error else 'ok', 'error': error,
           **(row or {})})
-      results.write_table()
   return failures
 
 
@@ -301,11 +300,10 @@ def parsed(argv: list[str]) -> argparse.Namespace:
       help='processes at once; they share the cores')
   add('--work_dir', default=os.path.join(PROJECT, 'out', 'accuracy'),
       help='for data, models and logs')
-  add('--results', metavar='FILE.csv', help='the CSV; the tables go beside it')
+  add('--results', metavar='FILE.csv', help='the CSV')
   add('--models_py', help='another file of models')
   add('--rerun_changed', action='store_true',
       help='do runs of another file of models again')
-  add('--table_only', action='store_true', help='only write the tables anew')
   args = flags.parse_args(argv)
   epochs, results, models_py = {
       'tile': (100, 'accuracy.csv', 'models.py'),
@@ -328,17 +326,15 @@ def _positive(text: str) -> int:
 
 def benchmark(args) -> int:
   """Does what the flags say; returns how many runs failed."""
-  results = accuracy_table.Results(files.full_path(args.results),
-                                   TABLES[args.task])
-  failures = 0
-  if not args.table_only:
-    models_py = _kept_models_py(args)
-    runs = run_list(args, data_sets(args), models_py)
-    left = still_to_run(runs, results.rows(), args.rerun_changed)
-    if any(spec.model == booster.NAME for spec, _ in left):
-      booster.lightgbm()  # Fails now if it is missing, not after hours.
-    failures = run_all(left, args, results)
-  print(results.write_table())
+  results = accuracy_rows.Results(files.full_path(args.results),
+                                   TASKS[args.task])
+  models_py = _kept_models_py(args)
+  runs = run_list(args, data_sets(args), models_py)
+  left = still_to_run(runs, results.rows(), args.rerun_changed)
+  if any(spec.model == booster.NAME for spec, _ in left):
+    booster.lightgbm()  # Fails now if it is missing, not after hours.
+  failures = run_all(left, args, results)
+  print(results.path)
   return failures
 
 

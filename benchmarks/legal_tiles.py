@@ -1,4 +1,4 @@
-"""Prints the table of docs/ranking.md: how well rules list the legal tiles.
+"""Makes the table of docs/ranking.md: how well rules list the legal tiles.
 
   python benchmarks/legal_tiles.py --real FILE... --compiled FOLDER
 
@@ -7,7 +7,7 @@ are .npz or .pb with measured tiles. A folder of compiled programs has NAME.pb,
 and in NAME_candidates.json.gz {kernel: {'default': [output, kernel bounds],
 'tiles': [[output, kernel bounds, cycles], ...]}} of what the compiler weighs.
 Kernels that `rank` leaves out are left out: of several products or seven
-dimensions.
+dimensions. Rows go to results/numbers.csv, for `tables.py --write`.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ import collections
 import glob
 import gzip
 import json
+import shlex
+import sys
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
-import accuracy_table
+import tables
 from tpu_graphs_ext import files
 from tpu_graphs_ext.analytic import candidates, geometry
 from tpu_graphs_ext.data.kernel import Kernel
@@ -85,7 +87,8 @@ def loops_of(graph) -> geometry.Loops:
       np.zeros((0, 24), np.float32), none, none)])[0]
 
 
-def rows(title: str, kernels: Iterator[Weighed]) -> Iterator[list[str]]:
+def rows(title: str,
+         kernels: Iterator[Weighed]) -> dict[str, dict[str, float]]:
   """A row for each kind of kernel; recall and precision are means over them."""
   kinds = collections.defaultdict(list)
   for kernel in kernels:
@@ -97,20 +100,23 @@ def rows(title: str, kernels: Iterator[Weighed]) -> Iterator[list[str]]:
     listed = {tile.tobytes() for tile in legal}
     common = sum(tile.tobytes() in listed for tile in known)
     kinds['products and convolutions' if loops.is_product else
-          'windows' if loops.is_pooling else 'others'].append((
+          'poolings' if loops.is_pooling else 'others'].append((
               len(known), common, common / len(known),
               common / max(1, len(legal)) if kernel.is_all else np.nan,
               kernel.default < 0 or (
                   kernel.tiles[kernel.default].tobytes() in listed)))
+  measured = {}
   for kind, values in sorted(kinds.items()):
     known, common, recall, precision, default = np.array(values, float).T
     complete = ~np.isnan(precision)
-    yield [
-        f'{title}, {kind}', str(len(values)),
-        f'{common.sum():,.0f} of {known.sum():,.0f}', f'{recall.mean():.3f}',
-        *((f'{complete.sum()}', f'{recall[complete].mean():.3f}',
-           f'{precision[complete].mean():.3f}', f'{default.sum():.0f}')
-          if complete.any() else ('', '', '', ''))]
+    row = measured[f'{title}, {kind}'] = {
+        'kernels': len(values), 'listed': common.sum(), 'known': known.sum(),
+        'recall': recall.mean()}
+    if complete.any():
+      row.update(complete=complete.sum(), precision=precision[complete].mean(),
+                 complete_recall=recall[complete].mean(),
+                 defaults=default.sum())
+  return measured
 
 
 def main() -> None:
@@ -119,12 +125,12 @@ def main() -> None:
   flags.add_argument('--real', nargs='*', default=[], metavar='FILE')
   flags.add_argument('--compiled', metavar='FOLDER')
   args = flags.parse_args()
-  print('\n'.join(accuracy_table.table(
-      ['', 'kernels', 'tiles', 'recall', 'all tiles known', 'recall',
-       'precision', 'default listed'],
-      [*rows('measured', of_files(args.real)),
-       *rows('compiled', of_programs(args.compiled or '')),
-       *rows(f'sample data, {args.tpu}', of_sample(args.tpu))])))
+  tables.put('legal-tiles', {
+      **rows('measured', of_files(args.real)),
+      **rows('compiled', of_programs(args.compiled or '')),
+      **rows(f'sample data, {args.tpu}', of_sample(args.tpu))},
+             'tpu_graphs_ext/analytic/candidates.py',
+             shlex.join(['python', 'benchmarks/legal_tiles.py', *sys.argv[1:]]))
 
 
 if __name__ == '__main__':

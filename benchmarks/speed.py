@@ -3,7 +3,7 @@
   TPU_GRAPHS_ROOT=/path/to/tpu_graphs python benchmarks/speed.py
 
 Rows go to results/speed.csv, where a part that is measured again replaces its
-rows; results/speed.md shows all. `benchmarks/README.md` says what is measured.
+rows. `benchmarks/README.md` says what is measured.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
   except UserError as error:
     print(f'error: {error}', file=sys.stderr)
     return 1
-  print(os.path.join(args.out, 'speed.md'))
+  print(os.path.join(args.out, 'speed.csv'))
   return 0
 
 
@@ -120,7 +120,7 @@ def _work(name: str, *arguments: str) -> list[dict]:
 
 
 def write_results(folder: str, rows: list[dict]) -> None:
-  """Replaces the measured parts in the CSV; writes the table anew."""
+  """Replaces the measured parts in the CSV."""
   import pandas
   path = os.path.join(folder, 'speed.csv')
   new = pandas.DataFrame(rows).astype({'value': float})
@@ -131,25 +131,6 @@ def write_results(folder: str, rows: list[dict]) -> None:
   text = io.StringIO()
   new.to_csv(text, index=False)
   files.write_file(path, text.getvalue().encode())
-  files.write_file(os.path.join(folder, 'speed.md'), markdown(new).encode())
-
-
-def markdown(rows) -> str:
-  """A table for each part of a frame, and what it was measured on."""
-  lines = ['# Speed and memory', '',
-           'Written by `benchmarks/speed.py`; `benchmarks/README.md` says what '
-           'is measured.', '']
-  for part, part_rows in rows.groupby('part', sort=False):
-    lines += [f'## {part}', '',
-              '| model | case | measure | value | unit |',
-              '| --- | --- | --- | ---: | --- |']
-    lines += [f'| {row.subject} | {row.case} | {row.measure} | '
-              f'{float(row.value):.4g} | {row.unit} |'
-              for row in part_rows.itertuples()]
-    lines += [''] + [f'- {text}' for text in dict.fromkeys(
-        f'{row.date}; {row.machine}; {row.versions}'
-        for row in part_rows.itertuples())] + ['']
-  return '\n'.join(lines)
 
 
 if __name__ == '__main__':

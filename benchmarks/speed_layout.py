@@ -12,16 +12,16 @@ from the baseline's own reader, each in processes of its own, in turn:
   scores    largest difference of a score, over the largest score
 
 Memory is the peak beyond what the process had when its graph was read. The
-table goes to results/speed_layout.md.
+rows go to results/numbers.csv.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import datetime
 import json
 import os
+import shlex
 import statistics
 import subprocess
 import sys
@@ -31,8 +31,7 @@ import time
 import numpy as np
 from tqdm import tqdm
 
-from machine import machine
-from tpu_graphs_ext import files
+import tables
 from tpu_graphs_ext.course import checkout
 from tpu_graphs_ext.errors import UserError
 
@@ -56,8 +55,6 @@ def main(arguments: list[str] | None = None) -> int:
                       help='processes of each side, in turn')
   parser.add_argument('--most_configs', type=int, default=-1,
                       help='rank no more than this many; -1: all')
-  parser.add_argument('--out', help='the table',
-                      default=os.path.join(HERE, 'results', 'speed_layout.md'))
   args = parser.parse_args(arguments)
   try:
     root = checkout.find()
@@ -66,12 +63,14 @@ def main(arguments: list[str] | None = None) -> int:
                       'baseline to compare with')
     if not os.path.isfile(args.file):
       raise UserError(f'{args.file}: no such file; give an .npz of layouts')
-    text = markdown(args, *measured(root, args))
-    files.write_file(args.out, text.encode())
+    answers, difference = measured(root, args)
+    tables.put('speed-layout', rows_of(answers), 'layout_models.py',
+               shlex.join(['python', 'benchmarks/speed_layout.py', *arguments]))
   except UserError as error:
     print(f'error: {error}', file=sys.stderr)
     return 1
-  print(args.out)
+  print(f'{_title(args)}; largest difference of a score: {difference:.2g} of '
+        'the largest score')
   return 0
 
 
@@ -99,28 +98,16 @@ def _run(side: str, *arguments: str) -> dict[str, dict[str, float]]:
   return json.loads(done.stdout.splitlines()[-1])
 
 
-def markdown(args, answers: dict[str, list], difference: float) -> str:
+def rows_of(answers: dict[str, list]) -> dict[str, dict[str, float]]:
   """Medians of both sides, and their ratios."""
-  from tpu_graphs_ext.engine import artifacts
-  lines = ['# Speed and memory of the layout task\'s ResModel', '',
-           'Written by `benchmarks/speed_layout.py`, which says what is '
-           f'measured. {_title(args)}; medians of {args.repeats} processes of '
-           'each side.', '',
-           '| | baseline | ours | baseline over ours |',
-           '| --- | ---: | ---: | ---: |']
+  rows = {}
   for part in PARTS:
     for measure, unit in MEASURES.items():
       theirs, ours = (statistics.median(
           answer[part][measure] for answer in answers[side]) for side in SIDES)
-      lines.append(f'| {part}, {measure.replace("seconds", "time")} | '
-                   f'{theirs:.4g} {unit} | {ours:.4g} {unit} | '
-                   f'{theirs / max(ours, 1e-9):.3g} |')
-  versions = ', '.join(f'{name} {version}'
-                       for name, version in artifacts.versions().items())
-  return '\n'.join([
-      *lines, '', f'Largest difference of a score: {difference:.2g} of the '
-      'largest score.', '',
-      f'- {datetime.date.today()}; {machine()}; {versions}', ''])
+      rows[f'{part}, {measure.replace("seconds", "time")}, {unit}'] = {
+          'baseline': theirs, 'ours': ours, 'ratio': theirs / max(ours, 1e-9)}
+  return rows
 
 
 def _title(args) -> str:

@@ -321,6 +321,32 @@ def views() -> dict[str, View]:
            ('from the cache', '{from the cache, time:.1f} s')],
           of_speed('loading'), {'baseline': "the baseline's reader",
                                 'ours': '`tpu-graphs-ext`'}),
+      'speed-layout': View(
+          [('baseline', '{baseline:.1f}'), ('ours', '{ours:.2f}'),
+           ('baseline over ours', '{ratio:.0f}')],
+          of_numbers('speed-layout'), {}),
+      'legal-tiles': View(
+          [('kernels', '{kernels:,.0f}'),
+           ('tiles listed', '{listed:,.0f} of {known:,.0f}'),
+           ('recall', '{recall:.3f}'),
+           ('kernels with all tiles known', '{complete:,.0f}'),
+           ('recall', '{complete_recall:.3f}'),
+           ('precision', '{precision:.3f}'),
+           ('default listed', '{defaults:,.0f}')],
+          of_numbers('legal-tiles'), {}),
+      'blocks': View(
+          [('candidates, median', '{candidates:.0f}'),
+           ('five at random', '{random:.0f} %'),
+           ('five largest', '{largest:.0f} %'),
+           ('first five of `rank`', '{rank:.0f} %'),
+           ('first of `rank`', '{rank_first:.0f} %')],
+          of_numbers('blocks'), {}),
+      'blocks-grouped': View(
+          [('candidates, median', '{candidates:.0f}'),
+           ('five at random', '{random:.0f} %'),
+           ('first five of `rank`', '{rank:.0f} %'),
+           ('time by formula / measured, median', '{ratio:.2f}')],
+          of_numbers('blocks-grouped'), {}),
       'assignment': View(
           [('most memory', '{memory_gb:.1f} GB'),
            ('time', '{minutes:.0f} min')],

@@ -1,4 +1,4 @@
-"""Prints the tables of docs/blocks.md.
+"""Makes the tables of docs/blocks.md: rows of results/numbers.csv.
 
   python benchmarks/tuned_blocks.py tuned_block_sizes.py [grouped_winners.json]
 
@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-import accuracy_table
+import tables
 from tpu_graphs_ext.analytic import blocks, grouped_blocks, products
 from tpu_graphs_ext.analytic.machines import MACHINES
 from tpu_graphs_ext.errors import UserError
@@ -30,8 +30,6 @@ from tpu_graphs_ext.errors import UserError
 FIRST = 5
 USABLE = 0.75  # Share of the on-chip memory that tuned blocks may take.
 _TPUS = {6: 'v6e', 7: 'v7x'}
-_HEADS = ('entries', 'candidates, median', 'random', 'largest block first',
-          '`rank`', '`rank`, first choice')
 
 
 class Entry(NamedTuple):
@@ -98,38 +96,39 @@ def shares(group: Sequence[Entry]) -> tuple[float, ...]:
       float(np.mean(column)) for column in columns)
 
 
-def table(every: Sequence[Entry]) -> str:
-  """Markdown, a row for each group."""
-  rows = []
+def rows_of(every: Sequence[Entry]) -> dict[str, dict[str, float]]:
+  """A row for each group; shares in %."""
+  rows = {}
   for name in dict.fromkeys(entry.group for entry in every):
     group = [entry for entry in every if entry.group == name]
     count, *means = shares(group)
-    rows.append([f'{name}, {len(group)}', f'{count:.0f}',
-                 *(f'{100 * share:.0f} %' for share in means)])
-  return '\n'.join(accuracy_table.table(list(_HEADS), rows)).rstrip()
+    rows[f'{name}, {len(group)}'] = {'candidates': count, **dict(zip(
+        ('random', 'largest', 'rank', 'rank_first'),
+        (100 * share for share in means)))}
+  return rows
 
 
 _KINDS = {'gmm': 'forward', 'dlhs': 'dlhs', 'drhs': 'drhs'}
+_NAMES = {'forward': 'forward', 'dlhs': 'gradient of the rows',
+          'drhs': 'gradient of the weights'}
 _GROUPED_TPUS = {'tpu7x': 'v7x', 'tpu_v5_lite': 'v5e', 'tpu_v5': 'v5p'}
 
 
-def grouped_table(rows: Sequence[dict]) -> str:
-  """Markdown, a row for each machine and kind of grouped product."""
+def grouped_rows(entries_of: Sequence[dict]) -> dict[str, dict[str, float]]:
+  """A row for each machine and kind of grouped product; shares in %."""
   groups = {}
-  for row in rows:
-    key = _GROUPED_TPUS[row['tpu']], _KINDS[row['kind']]
-    groups.setdefault(key, []).append(_grouped_row(row, *key))
-  lines = []
-  for (tpu, kind), group in sorted(groups.items()):
+  for entry in entries_of:
+    key = _GROUPED_TPUS[entry['tpu']], _KINDS[entry['kind']]
+    groups.setdefault(key, []).append(_grouped_row(entry, *key))
+  rows = {}
+  for (tpu, kind), group in sorted(groups.items(), reverse=True):
     counts, chance, of_ranking, ratios = zip(*group)
-    lines.append([f'{kind} on {tpu}, {len(group)}',
-                  f'{statistics.median(counts):.0f}',
-                  f'{100 * np.mean(chance):.0f} %',
-                  f'{100 * np.mean(of_ranking):.0f} %',
-                  f'{statistics.median(ratios):.2f}'])
-  return '\n'.join(accuracy_table.table(
-      ['entries', 'candidates, median', 'random', '`rank`',
-       'time by formula / measured, median'], lines)).rstrip()
+    rows[f'{_NAMES[kind]} on {tpu}, {len(group)}'] = {
+        'candidates': statistics.median(counts),
+        'random': 100 * float(np.mean(chance)),
+        'rank': 100 * float(np.mean(of_ranking)),
+        'ratio': statistics.median(ratios)}
+  return rows
 
 
 def _grouped_row(row, tpu, kind) -> tuple:
@@ -154,11 +153,14 @@ def main(paths: Sequence[str]) -> int:
     print(__doc__, file=sys.stderr)
     return 2
   try:
-    for path, print_table in zip(paths, (
-        lambda text: table(entries(text)),
-        lambda text: grouped_table(json.loads(text)))):
+    for path, name, rows_in in zip(paths, ('blocks', 'blocks-grouped'), (
+        lambda text: rows_of(entries(text)),
+        lambda text: grouped_rows(json.loads(text)))):
       with open(path, encoding='utf-8') as file:
-        print(print_table(file.read()) + '\n')
+        rows = rows_in(file.read())
+      tables.put(name, rows, 'tpu_graphs_ext/analytic/grouped_blocks.py'
+                 if 'grouped' in name else 'tpu_graphs_ext/analytic/blocks.py',
+                 'python benchmarks/tuned_blocks.py FILE FILE')
   except (OSError, UserError, ValueError, KeyError) as error:
     print(f'error: {path}: {error}', file=sys.stderr)
     return 1

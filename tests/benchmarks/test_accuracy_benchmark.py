@@ -1,4 +1,4 @@
-"""The accuracy benchmark on tiny data, and its tables by hand."""
+"""The accuracy benchmark on tiny data."""
 
 import pathlib
 import sys
@@ -16,8 +16,8 @@ from tpu_graphs_ext.tasks.tile import LoadSettings
 sys.path.insert(0, str(BENCHMARKS))
 
 import accuracy
+import accuracy_rows
 import accuracy_run
-import accuracy_table
 
 
 def row(**changes):
@@ -31,16 +31,9 @@ def row(**changes):
       **changes}
 
 
-def table_row(text, label):
-  """Cells of the first long row of that label."""
-  row = next(line for line in text.splitlines()
-             if line.startswith(f'| {label} ') and line.count('|') > 7)
-  return [cell.strip() for cell in row.split('|')[1:-1]]
-
-
 @pytest.fixture
 def results(tmp_path):
-  return accuracy_table.Results(str(tmp_path / 'new' / 'accuracy.csv'))
+  return accuracy_rows.Results(str(tmp_path / 'new' / 'accuracy.csv'))
 
 
 def test_a_row_of_the_same_run_is_replaced_in_its_place(results, tmp_path):
@@ -55,30 +48,8 @@ def test_a_row_of_the_same_run_is_replaced_in_its_place(results, tmp_path):
   foreign = tmp_path / 'accuracy.csv'
   foreign.write_text('model,score\nx,1\n')
   with pytest.raises(UserError, match='columns are not those'):
-    accuracy_table.Results(str(foreign)).put(row())
+    accuracy_rows.Results(str(foreign)).put(row())
   assert foreign.read_text() == 'model,score\nx,1\n'
-
-
-def test_table_has_mean_and_sample_deviation_over_seeds(results):
-  # top-5 10 %, 12 %, 17 %: mean 39 / 3 = 13; squares of the distances
-  # 9 + 1 + 16 = 26, 26 / (3 - 1) = 13, root 3.606.
-  # OPA 0.8, 0.9, undefined: mean 0.85, squares 2 * 0.0025, over 1, root 0.071.
-  for seed, top5, opa in ((0, 0.10, 0.8), (1, 0.12, 0.9), (2, 0.17, None)):
-    results.put(row(seed=seed, valid_micro_top5=top5, valid_micro_opa=opa,
-                    best_epoch=seed + 1.0, valid_default=0.02,
-                    valid_random1=0.9, valid_random5=0.3, valid_random10=0.04))
-  results.put(row(seed=3, status='failed', error='a | b'))
-  text = accuracy_table.markdown(results.rows())
-  assert table_row(text, 'NetA') == [
-      'NetA', '3 of 4', '-', '13.00 ± 3.61', '-', '0.850 ± 0.071', '-',
-      '1,234', '0.50 ± 0.00', '2 ± 1']
-  assert '| NetA | tiny | 3 | 3 | a \\| b |' in text
-  assert table_row(text, "the compiler's default tile")[2:7] == [
-      '2.00', '-', '-', '-', '-']
-  assert table_row(text, 'a random choice')[2:7] == [
-      '90.00', '30.00', '4.00', '0.500', '0.000']
-  assert "| the compiler's default tile | 2.0 / - |" in text
-  assert '| a random choice | 90.0 / 30.0 |' in text
 
 
 def test_the_list_of_runs():

@@ -14,11 +14,11 @@ def test_a_row_of_compiled_kernels(shared_data):
   known = list(itertools.islice(legal_tiles.of_programs(
       str(shared_data / 'compiled_v3')), 30))
   assert all(kernel.default == 0 and kernel.is_all for kernel in known)
-  for title, *cells in legal_tiles.rows('compiled', iter(known)):
-    kernels, _, recall, complete, again, precision, defaults = cells
+  for title, row in legal_tiles.rows('compiled', iter(known)).items():
     assert title.startswith('compiled, ')
-    assert kernels == complete == defaults and recall == again
-    assert .99 < float(recall) <= 1 and .89 < float(precision) <= 1
+    assert row['kernels'] == row['complete'] == row['defaults']
+    assert .99 < row['recall'] == row['complete_recall'] <= 1
+    assert .89 < row['precision'] <= 1
 
 
 def test_what_is_not_listed_lowers_recall(shared_data):
@@ -27,6 +27,6 @@ def test_what_is_not_listed_lowers_recall(shared_data):
       str(shared_data / 'compiled_v3')) if kernel.loops.products < 2)
   tiles = kernel.tiles[[0, 0]]
   tiles[1] += 10 ** 6
-  (_, kernels, listed, recall, *_), = legal_tiles.rows(
-      'one', iter([kernel._replace(tiles=tiles)]))
-  assert (kernels, listed, recall) == ('1', '1 of 2', '0.500')
+  row, = legal_tiles.rows('one', iter([kernel._replace(tiles=tiles)])).values()
+  assert (row['kernels'], row['listed'], row['known'], row['recall']) == (
+      1, 1, 2, .5)

@@ -1,6 +1,6 @@
 """The tables of the benchmarks of speed and of blocks, not times."""
 
-import argparse
+import re
 import sys
 
 import numpy as np
@@ -16,6 +16,7 @@ sys.path.insert(0, str(BENCHMARKS))
 
 import speed
 import speed_layout
+import tables
 import tuned_blocks
 
 
@@ -33,8 +34,6 @@ def test_a_part_measured_again_replaces_its_rows(tmp_path):
   table = pd.read_csv(tmp_path / 'speed.csv')
   assert table[['part', 'value']].values.tolist() == [
       ['loading', 4], ['memory', 3]]
-  assert '| NetA | configs 10 | time | 3 | ms |' in (
-      tmp_path / 'speed.md').read_text()
 
 
 # -------------------------------------------------------------------- layouts
@@ -46,33 +45,30 @@ def tiny_program(folder):
   return path
 
 
-def test_medians_and_their_ratio(tmp_path):
-  path = tiny_program(tmp_path)
-
+def test_medians_and_their_ratio():
   def answer(seconds):
     part = {'seconds': seconds, 'processor seconds': 2 * seconds,
             'memory': 60.0}
     return {'ranking': part, 'training': part}
 
-  text = speed_layout.markdown(
-      argparse.Namespace(file=path, repeats=3, most_configs=20), {
-          'baseline': [answer(seconds) for seconds in (9.0, 10.0, 50.0)],
-          'ours': [answer(seconds) for seconds in (2.0, 1.0, 3.0)]}, 1e-6)
-  assert '| ranking, time | 10 s | 2 s | 5 |' in text
-  assert '| training, processor time | 20 s | 4 s | 5 |' in text
-  assert 'tiny.npz`: 50 nodes, 7 configurable, 20 of 24 conf' in text
+  rows = speed_layout.rows_of({
+      'baseline': [answer(seconds) for seconds in (9.0, 10.0, 50.0)],
+      'ours': [answer(seconds) for seconds in (2.0, 1.0, 3.0)]})
+  assert rows['ranking, time, s'] == {'baseline': 10, 'ours': 2, 'ratio': 5}
+  assert rows['training, processor time, s']['baseline'] == 20
 
 
 @pytest.mark.baseline
-def test_both_sides_have_the_same_scores(tmp_path):
+def test_both_sides_have_the_same_scores(tmp_path, monkeypatch, capsys):
   if checkout.find() is None:
     pytest.skip(f'needs {checkout.ROOT_VARIABLE}')
-  out = tmp_path / 'results' / 'speed.md'
-  out.parent.mkdir()
-  assert speed_layout.main(
-      [tiny_program(tmp_path), '--repeats=1', f'--out={out}']) == 0
-  difference = out.read_text().split('Largest difference of a score: ')[1]
-  assert float(difference.split()[0]) < 1e-5
+  put = []
+  monkeypatch.setattr(tables, 'put', lambda *arguments: put.append(arguments))
+  assert speed_layout.main([tiny_program(tmp_path), '--repeats=1']) == 0
+  printed = capsys.readouterr().out
+  assert '50 nodes, 7 configurable, 24 configurations' in printed
+  assert float(re.search(r'score: (\S+) of', printed)[1]) < 1e-5
+  assert set(put[0][1]) >= {'ranking, time, s', 'training, memory, MiB'}
 
 
 # --------------------------------------------------------------------- blocks
@@ -93,8 +89,9 @@ def test_a_table_of_blocks():
   # By the formula one step is the fastest; 99 is no candidate.
   assert tuned_blocks.shares([whole]) == (4, 1, 1, 1, 1)
   assert tuned_blocks.shares([other]) == (4, 0, 0, 0, 0)
-  assert tuned_blocks.table([whole, other]).splitlines()[2] == (
-      '| int8 x int8 on v6e, 1 | 4 | 100 % | 100 % | 100 % | 100 % |')
+  assert tuned_blocks.rows_of([whole, other])['int8 x int8 on v6e, 1'] == {
+      'candidates': 4, 'random': 100, 'largest': 100, 'rank': 100,
+      'rank_first': 100}
   for text in ('x = {', 'T = {1: 2}'):
     with pytest.raises(UserError, match='no table of blocks'):
       tuned_blocks.entries(text)
@@ -104,5 +101,6 @@ def test_a_table_of_grouped_tiles():
   row = {'tpu': 'tpu7x', 'kind': 'dlhs', 'm': 128, 'k': 128, 'n': 256,
          'groups': 1, 'winner': [128, 256, 128], 'ms': 1.0}
   # The gradient sums over n: 128 rows, 128 or 256 of n, 128 of k.
-  assert tuned_blocks.grouped_table([row]).splitlines()[2].startswith(
-      '| dlhs on v7x, 1 | 2 | 100 % | 100 % | 0.00 |')
+  (title, cells), = tuned_blocks.grouped_rows([row]).items()
+  assert title == 'gradient of the rows on v7x, 1' and cells['ratio'] < .005
+  assert (cells['candidates'], cells['random'], cells['rank']) == (2, 100, 100)
