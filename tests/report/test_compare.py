@@ -135,8 +135,8 @@ def test_the_headline():
   title, certainty = compare.headline(
       comparison([.2, .3, .4], [.3, .4, .5]))
   assert title == (
-      'Model0 wins: 10.0 percentage points less slowdown at top-1 than Model1. '
-      'The default tile is 20.0 points ahead of Model0')
+      'Model0 has 10.0 percentage points less slowdown at top-1 than Model1; '
+      'the default tile is still 20.0 points faster')
   assert certainty.startswith(
       '95 % interval of the difference: 10.0 to 10.0. Model0 minus the default '
       'tile: 20.0 [10.0\u00a0to\u00a030.0] points. Groups of a single run')

@@ -191,7 +191,7 @@ def section(comparison: Comparison, looks: Looks) -> dict[str, Any]:
 
 
 def headline(comparison: Comparison) -> tuple[str, str]:
-  """A title that names the winner, and how certain that is.
+  """A title that names the winner if there is one, and how certain that is.
 
   The best group is compared with the next one, and with the default tile.
   """
@@ -205,9 +205,9 @@ def headline(comparison: Comparison) -> tuple[str, str]:
   title, certainty = _verdict(measure, values, best, others[0])
   if DEFAULT in others[1:]:
     ahead = _gain(measure, values, DEFAULT, best)
-    if ahead[0] > 0:
-      title += (f'. The default tile is {page.number(ahead[0])} points ahead '
-                f'of {best}')
+    if ahead[0] > 0:  # Then nobody wins.
+      title = (title.replace(' wins: ', ' has ') + '; the default tile is '
+               f'still {page.number(ahead[0])} points faster')
     certainty += (f' {best} minus the default tile: {page.interval(*ahead)} '
                   'points.')
   if min(map(len, comparison.groups.values())) == 1:
@@ -310,7 +310,8 @@ def _figure(measure: Measure, what: str, nouns: str, parts: Sequence[tuple],
   return page.Figure(
       f'{name} by {what}' if what else f'{name}, mean of all {nouns}',
       f'All {nouns}: {said}. {better} is better.',
-      page.forest(blocks, measure.name, not measure.higher_is_better))
+      page.forest(blocks, measure.name, not measure.higher_is_better,
+                  page.WIDTH if what else page.WIDE))
 
 
 def distribution(values: pd.DataFrame, measure: Measure,

@@ -95,7 +95,7 @@ def interval(mean: float, low: float, high: float, digits: int = 2) -> str:
 
 # -------------------------------------------------------------------- figures
 
-WIDTH = 3.7  # Inches of 96 pixels: 355 pixels.
+WIDTH, WIDE = 3.7, 5.4  # Inches of 96 pixels; style.css has the pixels.
 _LINE = 0.165  # Inches of a line of `forest`.
 INK, SOFT, LINE = '#1b1f24', '#57606a', '#c9d0d8'
 # Okabe and Ito's colours, which colour-blind readers can distinguish, darkened
@@ -120,14 +120,14 @@ class Look(NamedTuple):
   line: str = ':'
 
 
-def svg(draw: Callable, height: float = 2.6) -> str:
+def svg(draw: Callable, height: float = 2.6, width: float = WIDTH) -> str:
   """An SVG document that `draw` made of a figure and its only axes; inches."""
   # Not pyplot: its backend is the notebook's.
   import matplotlib
   from matplotlib.figure import Figure
   content = io.StringIO()
   with matplotlib.rc_context(_STYLE):
-    figure = Figure(figsize=(WIDTH, height), layout='constrained')
+    figure = Figure(figsize=(width, height), layout='constrained')
     draw(figure, figure.subplots())
     figure.savefig(content, format='svg', transparent=True, dpi=192,
                    metadata={'Date': None})
@@ -142,7 +142,7 @@ def log_scale(axes, name: str, least: float, most: float) -> None:
   from matplotlib import ticker
   getattr(axes, f'set_{name}scale')('symlog', linthresh=1, linscale=0.5)
   # Marks at 0 keep their distance from the names beside the axis.
-  getattr(axes, f'set_{name}lim')(1.3 * min(least, -0.06), 1.3 * max(most, 3))
+  getattr(axes, f'set_{name}lim')(1.3 * min(least, -0.2), 1.3 * max(most, 3))
   axis = getattr(axes, f'{name}axis')
   axis.set_major_locator(ticker.SymmetricalLogLocator(
       base=10, linthresh=1, subs=(1, 3) if most - least < 1000 else (1,)))
@@ -162,7 +162,7 @@ Bar = tuple[Look, float, float, float]
 
 
 def forest(blocks: Sequence[tuple[str, Sequence[Bar]]], label: str,
-           is_log: bool) -> str:
+           is_log: bool, width: float = WIDTH) -> str:
   """Means and intervals from top to bottom, as an SVG document.
 
   `blocks` are a title, which may be empty, and its bars. Titles stand above
@@ -188,8 +188,8 @@ def forest(blocks: Sequence[tuple[str, Sequence[Bar]]], label: str,
                 np.nanmax(ends, initial=0))
     for y, (look, mean, low, high) in bars.items():
       axes.plot([low, high], [y, y], color=look.colour, lw=1.8, alpha=0.65)
-      axes.plot(mean, y, look.mark, color=look.colour, ms=5, clip_on=False,
-                zorder=3)
+      axes.plot(mean, y, look.mark, color=look.colour, clip_on=False, zorder=3,
+                **({'ms': 9, 'mew': 2.5} if look.mark == '|' else {'ms': 5}))
     for y, title in titles.items():
       axes.text(0, y, title, fontweight='bold', va='center',
                 transform=axes.get_yaxis_transform())
@@ -199,4 +199,4 @@ def forest(blocks: Sequence[tuple[str, Sequence[Bar]]], label: str,
     axes.spines['left'].set_visible(False)
     axes.grid(axis='x')
 
-  return svg(draw, 0.95 + _LINE * lines)
+  return svg(draw, 0.95 + _LINE * lines, width)
