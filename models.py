@@ -29,6 +29,7 @@ Chapters, each of which uses only names of earlier ones:
   tile ranker: `_TileRanker`, the base of the new models.
   statistics: undoes the scaling of features.
   geometry: loop nests, and what each configuration does in them.
+  columns: what a network reads of tiles.
   analytic: time from counts; `MyEarlyJoinSAGE`, which corrects that time, and
     `AnalyticTileModel`, which has nothing else.
   comparison: `EarlyJoinGCN`, `LateJoinGCN`, `EarlyJoinGAT`, `LateJoinGAT`,
@@ -89,11 +90,9 @@ def _flag_of_running_script(name: str) -> Any:
 
 
 def _of_running_script(num_configs: int) -> Optional[Mapping[str, Any]]:
-  """Statistics of the data that the running script reads, for `_Statistics`.
-
-  The baseline's scripts give models scaled features without the scale, but
-  their flags name the files. The trainer scales by kernels with at least
-  `num_configs`. None without such a script, or files with the usual columns.
+  """Statistics of the data that the running script reads, for `_Statistics`:
+  the baseline's scripts scale features, but tell models only, by flags, where
+  the files are. None without such a script, or files with the usual columns.
   """
   data_root = _flag_of_running_script('data_root')
   if data_root is None:
@@ -116,6 +115,7 @@ def _of_files(folder: str, num_configs: int,
             folder)
   with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
     kernels = list(pool.map(_of_file, files))
+  # The trainer scales by these.
   enough = [kernel for kernel in kernels if kernel['configs'] >= num_configs]
   if not enough or any(kernel[table][0].shape != (width,) for kernel in kernels
                        for table, width in _TABLE_WIDTHS.items()):
@@ -154,9 +154,8 @@ def _of_file(path: str) -> Mapping[str, Any]:
 def vote_of_tiles(node_feat: np.ndarray, largest: np.ndarray) -> int:
   """What the tile bounds of a kernel count: 1 elements, -1 layout tiles.
 
-  The reading under which fewer bounds exceed their tensor, of the tensors of
-  the bounds' rank the one that suits it best; else the one under which more
-  bounds are whole extents. 0: both suit alike, or there are no bounds.
+  The reading under which fewer bounds exceed their tensor, the best of those of
+  the bounds' rank; else under which more bounds are whole extents; else 0.
 
   Args:
     node_feat: float32 [nodes, 140], in their own units.
@@ -419,9 +418,9 @@ def _per_row(values: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
 def _dense(layer: tf.keras.layers.Dense, x: tf.Tensor,
            apart: bool = False) -> tf.Tensor:
   """`layer(x)` for any rank: one matrix product over all leading dimensions.
-  With `apart` it rounds like the layer run op by op, and so the baseline:
+  With `apart` it rounds like the layer run op by op, as the baseline does:
   without oneDNN, TensorFlow joins a product and its bias, unless a control
-  dependency is between them. A ranking takes the same time, within 2 %."""
+  dependency is between them."""
   if not apart:
     return _matmul(x, layer.kernel, layer.bias)
   y = _matmul(x, layer.kernel)
@@ -649,8 +648,8 @@ class _RunningAverage(tf.keras.callbacks.Callback):
 
       a <- d a + (1 - d) w   after each step,  d = min(decay, n / (9 + n))
   with n steps done before. The model has a from validation on, and w again in
-  the next epoch; weights that were changed meanwhile start a new average. It
-  does what a falling learning rate would (Polyak and Juditsky 1992).
+  the next epoch; weights changed meanwhile start a new average. It does what a
+  falling learning rate would (Polyak and Juditsky 1992).
   """
 
   def __init__(self, decay: float, weights: Sequence[tf.Variable]):
@@ -700,10 +699,9 @@ class _RunningAverage(tf.keras.callbacks.Callback):
 def _use_one_operation(optimizer: tf.keras.optimizers.Optimizer) -> None:
   """Lets a plain Adam update each variable by TensorFlow's operation for it.
 
-  Keras's own takes some thirty small operations a variable. On the sample data
-  a step of `MyEarlyJoinSAGE` takes 4 % less processor time, 7 % less time on
-  two cores, of `EarlyJoinSAGE` 1 %: medians of 11 epochs in turn. Sparse
-  gradients are left to Keras.
+  Keras's own takes some thirty small ones. On the sample data a step of
+  `MyEarlyJoinSAGE` takes 7 % less time on two cores, of `EarlyJoinSAGE` 1 %:
+  medians of 11 epochs in turn. Sparse gradients are left to Keras.
   """
   if type(optimizer) is not tf.keras.optimizers.Adam or optimizer.amsgrad:
     return
@@ -835,9 +833,8 @@ class _Ranker(_TrainedModel):
   Subclasses define
     _build_layers(node_width, config_width): builds all layers, in the order of
       their attributes;
-    _encode(graph, embedded, node_feats): any structure of tensors that does not
-      depend on configurations, from float32 [nodes, op_embed_dim] and
-      [nodes, F];
+    _encode(graph, embedded, node_feats): any structure of tensors, from float32
+      [nodes, op_embed_dim] and [nodes, F];
     _score(graph, encoded, config_feats): float32 [kernels, configs], from that
       structure and config_feats [kernels, configs, G].
   Both may ask `graph.training`, as dropout has to.
@@ -1476,7 +1473,7 @@ class _Statistics(tf.keras.layers.Layer):
     return self._bounds()[0, 0, -1] > 0
 
   def in_blocks(self) -> tf.Tensor:
-    """Whether a model sees `_Geometry.block_columns`: bool []. Models saved
+    """Whether a model sees `_Columns.of_blocks`: bool []. Models saved
     before there were any have another mark for elements."""
     return self._bounds()[0, 0, -1] > 1
 
@@ -1533,20 +1530,17 @@ _NODE_COLUMNS = {
     'parameter_number': (30, 1), 'dimensions': (31, 6), 'window': (37, 6),
     'stride': (45, 6), 'window_dilation': (69, 6), 'base_dilation': (77, 6),
     'convolution': (93, 14), 'feature_groups': (107, 1),
-    'batch_groups': (108, 1), 'minor_to_major': (134, 6)}
-_OF_CONVOLUTION = {
-    'window': 4, 'stride': 4, 'window_dilation': 4, 'base_dilation': 4,
-    'convolution': 14, 'feature_groups': 1, 'batch_groups': 1}
+    'minor_to_major': (134, 6)}
+_WINDOW = ('window', 'stride', 'window_dilation', 'base_dilation')
 _BOUNDS = (8, 0)  # First config columns: of the output's, the filter's.
 _INPUT_BOUNDS = slice(16, 24)  # Config columns that are always empty.
 _ELEMENT_BYTES = (4, 1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8, 2, 8, 16, 4, 4, 4)
 _CONVOLUTION, _DOT, _DYNAMIC_SLICE, _DYNAMIC_UPDATE_SLICE = 26, 34, 35, 36
 _FUSION, _PARAMETER = 41, 63
 _REDUCE, _REDUCE_WINDOW, _SLICE, _TRANSPOSE, _TUPLE = 70, 72, 92, 98, 100
-# Vector instructions of an opcode: 1 but for these.
+# Opcodes without vector instructions; the others count one.
 _FREE_OPCODES = (11, 13, 24, 26, 34, 41, 45, 48, 63, 75, 100)
-_SLOW_OPCODES = (30, 32, 37, 38, 50, 51, 66, 77, 81, 91, 94, 96, 98, 107)
-_SLOW_COST = 8.0
+_transposed = tf.linalg.matrix_transpose
 _PLACES = [float(i) for i in range(_DIMS)]
 _EYE = [[float(i == j) for j in range(_DIMS)] for i in range(_DIMS)]
 
@@ -1557,7 +1551,6 @@ class _Hardware(NamedTuple):
   lanes: int = 128          # Elements of a layout tile, most minor dimension.
   sublanes: int = 8         # The same, second most minor.
   matrix_side: int = 128    # Of a block of weights in the matrix unit.
-  matrix_min_rows: int = 128  # Rows that a block of weights costs at least.
   cores: int = 1            # Tiles that run at once.
   launch_ns: float = 220.0  # A kernel that does nothing.
   step_ns: float = 45.0     # Overhead of a step for each stream.
@@ -1568,14 +1561,12 @@ class _Hardware(NamedTuple):
   unhidden: float = 0.05    # Part of the shorter of memory and arithmetic.
 
 
-_TRAINED_CONSTANTS = _Hardware._fields[6:]
+_TRAINED_CONSTANTS = _Hardware._fields[5:]
 # Where tile bounds count layout tiles, and where they count elements: of a GPU.
 _MACHINES = (
     _Hardware(),
-    _Hardware(in_elements=1.0, lanes=1, sublanes=1, matrix_side=1,
-              matrix_min_rows=1, cores=132,
-              matrix_row_ns=0.6 / 128 ** 2,
-              vector_ns=0.9 / 1024))
+    _Hardware(in_elements=1.0, lanes=1, sublanes=1, matrix_side=1, cores=132,
+              matrix_row_ns=0.6 / 128 ** 2, vector_ns=0.9 / 1024))
 
 
 def _product(x: tf.Tensor) -> tf.Tensor:
@@ -1597,19 +1588,9 @@ def _outer(index_hot: tf.Tensor, axis_hot: tf.Tensor) -> tf.Tensor:
   return tf.expand_dims(index_hot, -1) * tf.expand_dims(axis_hot, -2)
 
 
-def _dot(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-  """[..., dims] twice -> [..., 1]."""
-  return tf.reduce_sum(x * y, -1, keepdims=True)
-
-
 def _matvec(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
   """[rows, a, b] times [rows, b] -> [rows, a]."""
   return tf.reduce_sum(x * tf.expand_dims(y, 1), 2)
-
-
-def _transposed(x: tf.Tensor) -> tf.Tensor:
-  """[rows, a, b] -> [rows, b, a]."""
-  return tf.transpose(x, [0, 2, 1])
 
 
 def _ranks(chosen: tf.Tensor, places: int) -> tf.Tensor:
@@ -1621,10 +1602,8 @@ def _ranks(chosen: tf.Tensor, places: int) -> tf.Tensor:
 
 class _NodeRows(NamedTuple):
   """Some nodes of a batch of kernels, float32."""
-  dimensions: tf.Tensor  # [rows, 6], from the features
   rank: tf.Tensor        # [rows, 1]
   elements: tf.Tensor    # [rows, 1]
-  is_reduce: tf.Tensor   # [rows, 1]
   shape: tf.Tensor       # [rows, 6], 1 beyond the rank
   size: tf.Tensor        # [rows, 6], of physical dimensions, most major first
   unit: tf.Tensor        # [rows, 6], the same, of a layout tile
@@ -1637,8 +1616,9 @@ class _Nodes:
   Attributes, [nodes] and more as in `_NodeRows`:
     padded, stored_bytes: elements and bytes of whole layout tiles.
     inputs, outputs: 1 for tensors that the kernel reads and writes.
-    convolution, tiled, pool: int32 [kernels], nodes; `has_convolution`,
-      [kernels], and `has_pool`, [kernels, 1], are 0 in kernels without one.
+    convolution, tiled, pool: int32 [kernels], nodes; `tiled_rows` its rows;
+      `has_convolution`, [kernels], and `has_pool`, [kernels, 1], are 0 in
+      kernels without one.
     before_transposition, permutation: see `_find_transposition`.
   """
   _DEPTH = 8  # Nodes between a transposition and an input, at most.
@@ -1653,24 +1633,20 @@ class _Nodes:
     number = tf.cast(tf.clip_by_value(  # int32 [nodes]
         tf.squeeze(self.column['parameter_number'], 1), 0, _KEYS - 1), tf.int32)
     self.parameter_key = self.kernel_of * _KEYS + number  # int32 [nodes]
-    sizes = self._read_sizes()  # [nodes, 6]
-    self.rank = tf.reduce_sum(_as_float(sizes > 0), -1)  # [nodes]
-    self.shape = tf.maximum(sizes, 1)  # [nodes, 6]
-    self.elements = _product(self.shape)  # [nodes]
-    self._tie_break = tf.reduce_sum(  # [nodes], below 0.2
-        tf.math.log(self.shape), -1) / 1000
+    sizes = self._read_sizes()
+    self.rank = tf.reduce_sum(_as_float(sizes > 0), -1)
+    self.shape = tf.maximum(sizes, 1)
+    self.elements = _product(self.shape)
+    self._tie_break = tf.reduce_sum(tf.math.log(self.shape), -1) / 1000  # < 0.2
     types = _as_float(self.column['element_type'] > 0)  # [nodes, 19]
-    self.element_bytes = tf.reduce_max(types * _ELEMENT_BYTES, -1)  # [nodes]
+    self.element_bytes = tf.reduce_max(types * _ELEMENT_BYTES, -1)
     self.element_bytes += 4 * _as_float(self.element_bytes == 0)
     self._lay_out(hardware)
-    self.padded = _product(  # [nodes]
-        tf.math.ceil(self.size / self.unit) * self.unit)
-    self.stored_bytes = self.element_bytes * self.padded  # [nodes]
-    self._rows = tf.concat([  # [nodes, 63]
-        self.column['dimensions'], tf.stack([
-            self.rank, self.elements, self.opcode_is(_REDUCE)], 1),
-        self.shape, self.size, self.unit,
-        tf.reshape(self.order, [-1, _DIMS ** 2])], 1)
+    self.padded = _product(tf.math.ceil(self.size / self.unit) * self.unit)
+    self.stored_bytes = self.element_bytes * self.padded
+    self._rows = tf.concat([  # [nodes, 56]
+        tf.stack([self.rank, self.elements], 1), self.shape, self.size,
+        self.unit, tf.reshape(self.order, [-1, _DIMS ** 2])], 1)
     self._find_roles(hardware)
 
   def _read_sizes(self) -> tf.Tensor:
@@ -1679,24 +1655,22 @@ class _Nodes:
     first, last = graph.first_and_last('consumers')  # int32 [nodes]
     reader = tf.gather(graph.opcode, last)  # int32 [nodes]
     taken = tf.gather(sizes, last)  # [nodes, 6]
-    is_sliced = (  # bool [nodes]
-        (graph.opcode == _PARAMETER) & tf.equal(first, last)
-        & ((reader == _SLICE) | (reader == _DYNAMIC_SLICE))
-        & tf.reduce_all(taken <= sizes, -1))
+    is_parameter = graph.opcode == _PARAMETER  # bool [nodes]
+    is_sliced = (is_parameter & tf.equal(first, last)  # bool [nodes]
+                 & ((reader == _SLICE) | (reader == _DYNAMIC_SLICE))
+                 & tf.reduce_all(taken <= sizes, -1))
     same = tf.gather(tf.math.unsorted_segment_max(  # int32 [nodes]
         tf.where(is_sliced, self._number, -1), self.parameter_key,
         graph.kernels * _KEYS), self.parameter_key)
     inner = tf.maximum(same, 0)  # int32 [nodes]
-    is_read = (  # bool [nodes]
-        (graph.opcode == _PARAMETER) & (same >= 0)
-        & tf.reduce_all(tf.equal(sizes, tf.gather(sizes, inner)), -1))
+    is_read = is_parameter & (same >= 0) & tf.reduce_all(  # bool [nodes]
+        tf.equal(sizes, tf.gather(sizes, inner)), -1)
     return tf.where(is_read[:, tf.newaxis], tf.gather(taken, inner), sizes)
 
   def rows(self, index: tf.Tensor) -> _NodeRows:
     """Of nodes, int32 [rows]."""
     *parts, order = tf.split(
-        tf.gather(self._rows, index),
-        [_DIMS, 1, 1, 1, _DIMS, _DIMS, _DIMS, _DIMS ** 2], 1)
+        tf.gather(self._rows, index), [1, 1, *[_DIMS] * 3, _DIMS ** 2], 1)
     return _NodeRows(*parts, tf.reshape(order, [-1, _DIMS, _DIMS]))
 
   def opcode_is(self, opcode: int) -> tf.Tensor:
@@ -1708,17 +1682,16 @@ class _Nodes:
     rank = tf.expand_dims(self.rank, -1)  # [nodes, 1]
     position = tf.constant(_PLACES)  # [6]
     exists = _as_float(position < rank)  # [nodes, 6]
-    places = tf.cast(tf.maximum(rank - 1 - position, 0), tf.int32)  # [nodes, 6]
+    places = tf.cast(tf.maximum(rank - 1 - position, 0), tf.int32)
     stored = tf.gather(  # [nodes, 6]
         self.column['minor_to_major'], places, batch_dims=1)
     on_rows = tf.expand_dims(exists, -1)  # [nodes, 6, 1]
     order = _hot(stored) * on_rows  # [nodes, 6, 6]
-    is_permutation = tf.reduce_all(  # bool [nodes]
-        tf.equal(tf.reduce_sum(order, 1), exists), -1)
-    self.order = tf.where(  # [nodes, 6, 6]
-        tf.reshape(is_permutation, [-1, 1, 1]), order,
-        tf.constant(_EYE) * on_rows)
-    self.size = _matvec(self.order, self.shape) + 1 - exists  # [nodes, 6]
+    is_permutation = tf.reduce_all(tf.equal(  # bool [nodes, 1, 1]
+        tf.reduce_sum(order, 1, keepdims=True), tf.expand_dims(exists, 1)),
+                                   -1, keepdims=True)
+    self.order = tf.where(is_permutation, order, tf.constant(_EYE) * on_rows)
+    self.size = _matvec(self.order, self.shape) + 1 - exists
     minor, next_minor = (  # [nodes, 6]
         _as_float(position == rank - i) for i in (1, 2))
     alone = _as_float(rank == 1)  # [nodes, 1]
@@ -1739,73 +1712,73 @@ class _Nodes:
     """Like `read_by`, without the roots of called computations."""
     return self.read_by(mask) * self.is_no_root
 
-  def pick(self, score: tf.Tensor) -> tf.Tensor:
-    """int32 [kernels]: the node of each kernel with the highest score.
+  def pick(self, score: tf.Tensor) -> tuple:
+    """The node of each kernel with the highest score, int32 [kernels], and 1
+    where that score is not 0, [kernels].
 
     Scores are whole numbers; of equal ones, the larger tensor's.
     """
     score += self._tie_break  # [nodes]
-    best = self._graph.on_nodes(  # [nodes]
-        tf.math.segment_max(score, self.kernel_of))
+    best = tf.math.segment_max(score, self.kernel_of)  # [kernels]
+    is_best = tf.equal(score, self._graph.on_nodes(best))  # bool [nodes]
     return tf.math.segment_min(
-        tf.where(tf.equal(score, best), self._number, tf.int32.max),
-        self.kernel_of)
+        tf.where(is_best, self._number, tf.int32.max),
+        self.kernel_of), _as_float(best > 0.5)
 
   def marked(self, picked: tf.Tensor) -> tf.Tensor:
     """Marks the picked node of each kernel: int32 [kernels] -> [nodes]."""
     return _as_float(tf.equal(self._number, self._graph.on_nodes(picked)))
 
-  def any_of(self, mask: tf.Tensor) -> tf.Tensor:
-    """1 on all nodes of a kernel with a marked one; see `_Graph.on_nodes`."""
-    return self._graph.on_nodes(tf.math.segment_max(mask, self.kernel_of))
+  def _if_any(self, mask: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
+    """The mask in kernels where it marks a node, else the other: [nodes]."""
+    marks = tf.math.segment_max(mask, self.kernel_of)  # [kernels]
+    return tf.where(self._graph.on_nodes(marks) > 0, mask, other)
+
+  def _is_like(self, index: tf.Tensor) -> tf.Tensor:
+    """Marks nodes with the shape of one of their kernel: int32 [kernels] ->
+    [nodes]."""
+    index = self._graph.on_nodes(index)
+    return _as_float(
+        tf.equal(self.rank, tf.gather(self.rank, index))
+        & tf.reduce_all(tf.equal(self.shape, tf.gather(self.shape, index)), -1))
 
   def _find_roles(self, hardware: _Hardware) -> None:
     """Sets `inputs`, `outputs` and the rest; masks are [nodes]."""
-    parameter = self.opcode_is(_PARAMETER)
     self.is_no_root = 1 - _as_float(tf.squeeze(self.column['is_root'], 1) > 0)
     unread = _as_float(self._graph.degree['consumers'] == 0)
-    root = self.marked(self.pick(unread - self.is_no_root))
+    root = self.marked(self.pick(unread - self.is_no_root)[0])
     # A fusion's body does the work; its parameters are the fusion's.
-    fusion = root * self.opcode_is(_FUSION)
-    body = self.read_by(fusion) * (1 - self.is_no_root)
-    main = self.marked(self.pick(2 * body + root))
-    parts = self.operands_of(main * self.opcode_is(_TUPLE))
-    self.outputs = parts + main * (1 - self.any_of(parts))
-    self.inputs = parameter * tf.where(
-        self.any_of(body) > 0, self.read_by(root), _as_float(self.rank > 0))
-    product = self.opcode_is(_CONVOLUTION) + self.opcode_is(_DOT)
-    convolution = product * tf.sign(
+    fused = self.read_by(root * self.opcode_is(_FUSION))
+    body = fused * (1 - self.is_no_root)
+    main = self.marked(self.pick(2 * body + root)[0])
+    self.inputs = self.opcode_is(_PARAMETER) * self._if_any(
+        fused, _as_float(self.rank > 0))
+    self.outputs = self._if_any(
+        self.operands_of(main * self.opcode_is(_TUPLE)), main)
+    products = (self.opcode_is(_CONVOLUTION) + self.opcode_is(_DOT)) * tf.sign(
         self._graph.sum_of('producers', self.is_no_root))
     # The last one; earlier ones make its operands.
-    self.convolution = self.pick(  # int32 [kernels]
-        convolution * (1 + tf.cast(self._number, tf.float32)))
-    self.products = tf.math.segment_sum(convolution, self.kernel_of)
-    self.has_convolution = tf.math.segment_max(  # [kernels]
-        convolution, self.kernel_of)
-    reduced = self.outputs * self.opcode_is(_REDUCE)
+    self.convolution, self.has_convolution = self.pick(
+        products * (1 + tf.cast(self._number, tf.float32)))
+    self.products = tf.math.segment_sum(products, self.kernel_of)
     # Where tiles count elements, also an output computed from a reduction.
-    out = self._graph.on_nodes(self.pick(self.outputs))  # int32 [nodes]
-    alike = hardware.in_elements * self.opcode_is(_REDUCE) * _as_float(
-        tf.reduce_all(tf.equal(self.shape, tf.gather(self.shape, out)), -1))
-    reduced = tf.where(self.any_of(reduced) > 0, reduced, alike)
-    whole = self.operands_of(reduced)
-    tiled = tf.where(self.any_of(whole) > 0, whole, self.outputs)
+    alike = hardware.in_elements * self._is_like(self.pick(self.outputs)[0])
+    reduced = self.opcode_is(_REDUCE) * self._if_any(
+        self.outputs * self.opcode_is(_REDUCE), alike)
+    tiled = self._if_any(self.operands_of(reduced), self.outputs)
     self.tiled = tf.where(  # int32 [kernels]
-        self.has_convolution > 0, self.convolution, self.pick(tiled))
-    tiled = self._graph.on_nodes(self.tiled)  # int32 [nodes]
-    self._as_tiled = _as_float(
-        tf.equal(self.rank, tf.gather(self.rank, tiled))
-        & tf.reduce_all(tf.equal(self.shape, tf.gather(self.shape, tiled)), -1))
-    self.vector_ops = self._vector_ops(reduced)  # [kernels]
-    pools = self._as_tiled * self.opcode_is(
-        _REDUCE_WINDOW) * self._graph.on_nodes(1 - self.has_convolution)
-    self.pool = self.pick(pools)  # int32 [kernels]
-    self.has_pool = tf.math.segment_max(  # [kernels, 1]
-        pools, self.kernel_of)[:, tf.newaxis]
+        self.has_convolution > 0, self.convolution, self.pick(tiled)[0])
+    self.tiled_rows = self.rows(self.tiled)
+    self._as_tiled = self._is_like(self.tiled)
+    counts = tf.constant([float(i not in _FREE_OPCODES) for i in range(256)])
+    self.vector_ops = tf.math.segment_sum(  # [kernels]
+        self._as_tiled * tf.gather(counts, self._graph.opcode), self.kernel_of)
+    self.pool, has_pool = self.pick(
+        self._as_tiled * self.opcode_is(_REDUCE_WINDOW)
+        * self._graph.on_nodes(1 - self.has_convolution))
+    self.has_pool = has_pool[:, tf.newaxis]
     # A result of four bytes can hold the sums; others cannot.
-    has_room = self.outputs * _as_float(
-        tf.equal(self.element_bytes, 4)
-        & _is_about(self.elements / tf.gather(self.elements, tiled), 1.001))
+    has_room = self.outputs * _as_float(tf.equal(self.element_bytes, 4))
     self.sum_bytes = 4 * self.has_convolution * (  # [kernels]
         1 - tf.math.segment_max(has_room, self.kernel_of))
     self._find_update()
@@ -1815,33 +1788,44 @@ class _Nodes:
   def _find_update(self) -> None:
     """Sets `written` [kernels, 6], sizes of what an update in place writes, of
     the tiled tensor's physical dimensions; without one the tensor's."""
-    tiled = self.rows(self.tiled)
+    tiled = self.tiled_rows
     updates = self.operands_of(  # [nodes]
         self.marked(self.tiled) * self.opcode_is(_DYNAMIC_UPDATE_SLICE))
     updates *= _as_float(tf.equal(
         self.rank, self._graph.on_nodes(tf.squeeze(tiled.rank, 1))))
     # Of the tensor and what is written into it the smaller one.
-    update = self.rows(self.pick(updates * (2 - 2 * self._tie_break)))
-    has_update = tf.math.segment_max(  # [kernels, 1]
-        updates, self.kernel_of)[:, tf.newaxis]
-    self.written = tf.where(  # [kernels, 6]
-        has_update > 0, tf.maximum(_matvec(tiled.order, update.shape), 1),
-        tiled.size)
+    update, has_update = self.pick(updates * (2 - 2 * self._tie_break))
+    self.written = tf.where(
+        has_update[:, tf.newaxis] > 0, tf.maximum(
+            _matvec(tiled.order, tf.gather(self.shape, update)), 1), tiled.size)
 
   def _find_summed(self) -> None:
     """Sets `summed` [kernels, 6], 1 for physical dimensions of the tiled tensor
     over which a kernel without a product reduces: one program loops there."""
-    reduces = self.opcode_is(_REDUCE) * tf.sign(
-        self._graph.sum_of('producers', self._as_tiled))
-    picked, tiled = self.pick(reduces), self.rows(self.tiled)
-    is_removed = _as_float(tf.constant(_PLACES) < tiled.rank - tf.gather(
-        self.rank, picked)[:, tf.newaxis])
-    removed = tf.reduce_max(
-        _hot(tf.gather(self.column['dimensions'], picked))
-        * tf.expand_dims(is_removed, -1), 1)
-    self.summed = _matvec(tiled.order, removed) * (
-        tf.math.segment_max(reduces, self.kernel_of)
-        * (1 - self.has_convolution))[:, tf.newaxis]
+    picked, reduces = self.pick(self.opcode_is(_REDUCE) * tf.sign(
+        self._graph.sum_of('producers', self._as_tiled)))
+    order = self.tiled_rows.order  # [kernels, 6, 6]
+    kept = _matvec(order, self.kept_by(picked, self.tiled_rows))
+    self.summed = (tf.reduce_sum(order, 2) - kept) * (
+        reduces * (1 - self.has_convolution))[:, tf.newaxis]
+
+  def _listed(self, index: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
+    """One-hot rows [rows, 6, 6] of the first dimensions, [rows, 1] of them,
+    that nodes, int32 [rows], list."""
+    is_listed = _as_float(tf.constant(_PLACES) < number)  # [rows, 6]
+    return (_hot(tf.gather(self.column['dimensions'], index))
+            * tf.expand_dims(is_listed, -1))
+
+  def kept_by(self, index: tf.Tensor, whole: _NodeRows) -> tf.Tensor:
+    """1 for dimensions of `whole` that nodes, int32 [rows], keep if they reduce
+    it: [rows, 6]."""
+    rank = tf.gather(self.rank, index)[:, tf.newaxis]  # [rows, 1]
+    removed = tf.reduce_max(self._listed(index, whole.rank - rank), 1)
+    kept = _as_float(tf.constant(_PLACES) < whole.rank) * (1 - removed)
+    return kept * _as_float(
+        (tf.gather(self.opcode_is(_REDUCE), index)[:, tf.newaxis] > 0)
+        & (rank < whole.rank)
+        & tf.equal(tf.reduce_sum(kept, -1, keepdims=True), rank))
 
   def _find_transposition(self, hardware: _Hardware) -> None:
     """Sets `before_transposition` [nodes], 1 for what it depends on, and its
@@ -1851,103 +1835,42 @@ class _Nodes:
     """
     transposes = (hardware.in_elements * self.opcode_is(_TRANSPOSE)
                   * self._as_tiled)  # [nodes]
-    picked = self.pick(transposes)  # int32 [kernels]
-    transposes *= self.marked(picked)
-    before = self.read_by(transposes)  # [nodes]
+    picked, _ = self.pick(transposes)
+    before = self.read_by(transposes * self.marked(picked))  # [nodes]
     for _ in range(self._DEPTH):
       before = tf.maximum(before, self.read_by(before))
     self.before_transposition = before
-    exists = _as_float(tf.constant(_PLACES) < tf.gather(  # [kernels, 6]
-        self.rank, picked)[:, tf.newaxis])
     self.permutation = _transposed(
-        _hot(tf.gather(self.column['dimensions'], picked))
-        * tf.expand_dims(exists, -1))
-
-  def _vector_ops(self, reduced: tf.Tensor) -> tf.Tensor:
-    """[kernels]: vector instructions on an element of the tiled tensor."""
-    cost = tf.constant([  # [256]
-        0.0 if i in _FREE_OPCODES else _SLOW_COST if i in _SLOW_OPCODES else 1.0
-        for i in range(256)])
-    reductions = reduced * self._graph.on_nodes(  # [nodes]
-        1 - self.has_convolution)
-    costs = self._as_tiled * tf.gather(cost, self._graph.opcode)  # [nodes]
-    return tf.math.segment_sum(costs + reductions, self.kernel_of)
+        self._listed(picked, tf.gather(self.rank, picked)[:, tf.newaxis]))
 
 
-def _product_as_convolution(product: _NodeRows, first: _NodeRows,
-                            last: _NodeRows) -> tuple:
-  """Matrix products as convolutions.
+def _product_as_convolution(product: _NodeRows, left: _NodeRows,
+                            right: _NodeRows) -> Mapping[str, tf.Tensor]:
+  """Matrix products as convolutions: columns like those of their features.
 
-  Features have neither the order of operands nor the contracted dimensions, so
-  sizes decide. A result has batch dimensions first, then the left operand's,
-  then the right one's; an operand's contracted dimension is its last, or its
-  first after the batch. Rows are kernels, meaningless without a product.
-
-  Returns whether the last operand is the left one, bool [kernels], and columns
-  like a convolution's features, with -1 for a missing dimension.
-  """
-  # Both orders of the operands, with four choices of contracted dimensions.
-  (left, left_rank), (right, right_rank) = (
-      (tf.gather(tf.stack([first.shape, last.shape], 1), order, axis=1),
-       tf.gather(tf.concat([first.rank, last.rank], 1), order, axis=1))
-      for order in ([0] * 4 + [1] * 4, [1] * 4 + [0] * 4))
-  batch = left_rank + right_rank - product.rank - 2  # [kernels, 8]
-  of_left = tf.where(  # [kernels, 8], contracted dimensions
-      [True, True, False, False] * 2, left_rank - 1, batch)
-  of_right = tf.where([True, False] * 4, batch, right_rank - 1)
-  agreeing = _agreeing_sizes(  # [kernels, 8]
-      product, left, right, *(tf.expand_dims(x, -1) for x in (
-          left_rank - 1, batch, of_left, of_right)))
-  best = tf.argmax(agreeing, -1)  # [kernels]
-  numbers = tf.gather(  # [kernels, 5]
-      tf.stack([left_rank, right_rank, batch, of_left, of_right], 2), best,
-      batch_dims=1)
-  return best >= 4, _as_convolution(
-      product.shape, product.rank, *tf.split(numbers, 5, 1))
-
-
-def _agreeing_sizes(product, left, right, from_right, batch, of_left, of_right):
-  """Number of sizes that agree with each choice: [kernels, 8]."""
-  def at(sizes, place):  # [kernels, 8, 6] and [.., 8, places] -> as places
-    place = tf.cast(tf.clip_by_value(place, 0.0, _DIMS - 1.0), tf.int32)
-    return tf.gather(sizes, place, batch_dims=2)
-
-  place = tf.constant(_PLACES) + tf.zeros_like(batch)  # [kernels, 8, 6]
-  sizes = tf.where(  # [kernels, 8, 6]
-      place < from_right, at(left, _passing(of_left, place)),
-      at(right, _passing(of_right, place + batch - from_right)))
-  agree = tf.equal(sizes, tf.expand_dims(product.shape, 1)) & (
-      place < tf.expand_dims(product.rank, -1))  # bool [kernels, 8, 6]
-  summed = tf.equal(  # bool [kernels, 8, 1]
-      at(left, of_left), at(right, of_right))
-  return tf.reduce_sum(_as_float(tf.concat([agree, summed], -1)), -1)
-
-
-def _as_convolution(shape, rank, left_rank, right_rank, batch, of_left,
-                    of_right) -> Mapping[str, tf.Tensor]:
-  """The columns; all arguments but the shape are [kernels, 1].
-
-  The first row dimension becomes the batch of the convolution, the last column
-  dimension its features; the others are spatial.
+  A result has batch dimensions first, then the left operand's, then the right
+  one's. Features do not have the contracted dimensions: as XLA writes products,
+  the left operand's last and the right one's first after the batch. The first
+  row dimension becomes the batch of the convolution, the last column dimension
+  its features; the others are spatial. -1 stands for a missing dimension. Rows
+  are kernels, meaningless without a product.
   """
   def if_any(condition, number):
     return tf.where(condition, number, -1.0)
 
-  rows, columns = (  # bool [kernels, 1]
-      left_rank - 1 > batch, right_rank - 1 > batch)
+  batch = left.rank + right.rank - product.rank - 2  # [kernels, 1]
+  has_rows, has_columns = (  # bool [kernels, 1]
+      left.rank - 1 > batch, right.rank - 1 > batch)
   spatial = tf.constant(_PLACES[:_SPATIAL]) + tf.zeros_like(batch)
   in_batch = spatial < batch  # bool [kernels, 4], as `spatial`
-  place = spatial + _as_float(~in_batch & rows)  # [kernels, 4], in the result
-  of_rows = in_batch | (place < tf.minimum(rank, left_rank - 1))
+  place = spatial + _as_float(~in_batch & has_rows)  # [kernels, 4]
+  is_row = in_batch | (place < tf.minimum(product.rank, left.rank - 1))
   numbers = tf.concat([  # [kernels, 14]
-      if_any(rows, _passing(of_left, batch)), of_left,
-      if_any(of_rows, _passing(of_left, place)), of_right,
-      if_any(columns, _passing(of_right, right_rank - 2)),
-      if_any(in_batch, spatial), if_any(rows, batch),
-      if_any(columns, rank - 1)], 1)
-  window = tf.where(in_batch, shape[:, :_SPATIAL], 1.0)  # [kernels, 4]
-  return {'convolution': numbers, 'window': window, 'base_dilation': window,
-          'stride': tf.ones_like(window)}
+      if_any(has_rows, batch), left.rank - 1, if_any(is_row, place), batch,
+      if_any(has_columns, right.rank - 1), if_any(in_batch, spatial),
+      if_any(has_rows, batch), if_any(has_columns, product.rank - 1)], 1)
+  window = tf.where(in_batch, product.shape[:, :_SPATIAL], 1.0)  # [kernels, 4]
+  return {'convolution': numbers, 'window': window, 'base_dilation': window}
 
 
 def _minor_first(ranks: tf.Tensor) -> tf.Tensor:
@@ -1958,11 +1881,6 @@ def _minor_first(ranks: tf.Tensor) -> tf.Tensor:
       place < rank, rank - 1 - place, place)
   reverse += [[float(_DIMS * i)] for i in range(ranks.shape[1])]
   return tf.reshape(tf.cast(reverse, tf.int32), [-1, _DIMS * ranks.shape[1]])
-
-
-def _passing(dim: tf.Tensor, place: tf.Tensor) -> tf.Tensor:
-  """Dimensions at places of a list that leaves out `dim`."""
-  return place + _as_float(place >= dim)
 
 
 class _Streams(NamedTuple):
@@ -1993,8 +1911,7 @@ class _Loops(NamedTuple):
   features: tf.Tensor  # [kernels, 12], 1 for features in and out
   taps: tf.Tensor      # [kernels, 12], 1 where each element has own weights
   bound: tf.Tensor     # int32 [kernels, 12], config columns of tile bounds
-  kernel_axis: tf.Tensor  # int32 [kernels, 6], the axis that each physical
-                       # dimension of the filter has or follows, or -1
+  kernel_axis: tf.Tensor  # int32 [kernels, 6], of the filter's dimensions; or -1
   written: tf.Tensor   # [kernels, 6], elements of the size that are written
   products: tf.Tensor  # [kernels], how many; all but the last are left out
   has_convolution: tf.Tensor  # [kernels]
@@ -2003,8 +1920,8 @@ class _Loops(NamedTuple):
   sum_bytes: tf.Tensor        # [kernels], of a product's sums, an element
   streams: _Streams
   source: tf.Tensor    # int32 [kernels], the stream of the largest input
-  minor_first: tf.Tensor  # int32 [kernels, 18], axes and dimensions of
-                       # `source`, each tensor's most minor one first
+  minor_first: tf.Tensor  # int32 [kernels, 18], axes and `source`'s dimensions,
+                       # each tensor's most minor one first
   summed: tf.Tensor    # [kernels, 6], see `_Nodes`
   operands: tf.Tensor  # int32 [kernels, 2], streams: a product's operands, else
                        # the largest input and output
@@ -2031,10 +1948,6 @@ class _Counts(NamedTuple):
 
 class _Geometry:
   """Loop nests, tiles and counts, on one of `_MACHINES`."""
-  _STEPS = 12
-  _LEAST = 64  # Bytes of the first step.
-  _EVEN = 7  # How often 2 may divide.
-  NUM_COLUMNS = 4 * (_AXES + _DIMS + _STEPS)
 
   @staticmethod
   def hardware(statistics: _Statistics) -> _Hardware:
@@ -2047,34 +1960,31 @@ class _Geometry:
   def loops(cls, graph: _Graph, raw: tf.Tensor, hardware: _Hardware) -> _Loops:
     """Loop nests from node features in their own units, [nodes, 140]."""
     nodes = _Nodes(graph, raw, hardware)
-    tiled = nodes.rows(nodes.tiled)
+    tiled = nodes.tiled_rows
     output_axes = tf.pad(  # [kernels, 6, 12], 1 for a dimension and its axis
         _transposed(tiled.order), [[0, 0], [0, 0], [0, _AXES - _DIMS]])
     conv, pool = _Convolution(graph, nodes, output_axes), _Pool(nodes, tiled)
     streams, picked, ranks = _streams(graph, nodes, conv, pool, output_axes)
-    has_filter = tf.expand_dims(nodes.has_convolution, 1) > 0  # [kernels, 1]
-    # The filter's, with those that follow the output.
-    size = tf.concat([tiled.size, tf.where(  # [kernels, 12]
-        has_filter, conv.filter_rows.size, pool.size)], 1)
-    unit = tf.concat([tiled.unit, tf.where(  # [kernels, 12]
-        has_filter, conv.filter_rows.unit, 1.0)], 1)
+    dims, filters = conv.dims, conv.dims.filter_rows
+    # The filter's, with those that follow the output: [kernels, 12].
+    size, unit = (
+        tf.concat([of_output, tf.where(dims.exists > 0, of_filter, of_pool)], 1)
+        for of_output, of_filter, of_pool in (
+            (tiled.size, filters.size, pool.size),
+            (tiled.unit, filters.unit, 1.0)))
     exists = tf.reduce_sum(tiled.order, 2)  # [kernels, 6]
     windows = exists * pool.is_cut  # [kernels, 6]
-    rank = tf.where(  # [kernels, 1]
-        nodes.has_pool > 0, tiled.rank, conv.filter_rows.rank)
+    has_pool = nodes.has_pool > 0  # bool [kernels, 1]
+    rank = tf.where(has_pool, tiled.rank, filters.rank)  # [kernels, 1]
     order = tf.where(  # [kernels, 6, 6]
-        tf.expand_dims(nodes.has_pool, -1) > 0, tiled.order,
-        conv.filter_rows.order)
+        tf.expand_dims(has_pool, -1), tiled.order, filters.order)
     return _Loops(
         size=size, unit=unit, units=tf.math.ceil(size / unit),
-        is_loop=tf.concat(
-            [exists, conv.filter_loops[:, _DIMS:] + windows], 1),
+        is_loop=tf.concat([exists, conv.filter_loops + windows], 1),
         rows=conv.rows, features=conv.features,
         taps=conv.taps + tf.pad(windows, [[0, 0], [_DIMS, 0]]),
-        bound=cls._bound_columns(
-            tf.concat([tiled.order, order], 1), hardware),
-        kernel_axis=tf.where(
-            nodes.has_pool > 0, pool.kernel_axis, conv.kernel_axis),
+        bound=cls._bound_columns(tf.concat([tiled.order, order], 1), hardware),
+        kernel_axis=tf.where(has_pool, pool.kernel_axis, conv.kernel_axis),
         written=nodes.written, products=nodes.products,
         has_convolution=nodes.has_convolution,
         has_pool=tf.squeeze(nodes.has_pool, 1), vector_ops=nodes.vector_ops,
@@ -2116,17 +2026,18 @@ class _Geometry:
     """`_Counts`, and the layout tiles of a block of each stream, float32
     [streams, 6, configs]."""
     hardware = loops.hardware
-    is_loop = tf.expand_dims(loops.is_loop, -1)  # [kernels, 12, 1]
+    def of(axes, x):  # [kernels, 12, configs or 1], 1 on other axes.
+      return tf.where(tf.expand_dims(axes, -1) > 0, x, 1.0)
+
     size, unit, units = (  # [kernels, 12, 1]
-        tf.where(is_loop > 0, tf.expand_dims(x, -1), 1.0)
+        of(loops.is_loop, tf.expand_dims(x, -1))
         for x in (loops.size, loops.unit, loops.units))
-    tile = tf.where(is_loop > 0, tile, 1.0)  # [kernels, 12, configs]
-    is_product, is_pool, vector_ops, sum_bytes = (  # [kernels, 1]
+    tile = of(loops.is_loop, tile)  # [kernels, 12, configs], as both below
+    trips = tf.math.ceil(units / tile)
+    elements = tile * unit
+    is_product, vector_ops, sum_bytes = (  # [kernels, 1]
         tf.expand_dims(x, -1) for x in (
-            loops.has_convolution, loops.has_pool, loops.vector_ops,
-            loops.sum_bytes))
-    trips = tf.math.ceil(units / tile)  # [kernels, 12, configs]
-    elements = tile * unit  # [kernels, 12, configs]
+            loops.has_convolution, loops.vector_ops, loops.sum_bytes))
     # From here on [kernels, configs].
     output_tiles, kernel_tiles = (_product(x) for x in tf.split(trips, 2, 1))
     steps = tf.minimum(output_tiles * kernel_tiles, _MOST)
@@ -2134,16 +2045,12 @@ class _Geometry:
     registers = tile_elements / (hardware.lanes * hardware.sublanes)
     (streams, block, moved, pieces, held), covered = cls._traffic(
         loops, trips, elements)
-
-    def of(axes, x):  # 1 on the others.
-      return tf.where(tf.expand_dims(axes, -1) > 0, x, 1.0)
-
     blocks = _product(
         of(loops.features, tf.math.ceil(elements / hardware.matrix_side))
         * of(loops.taps, elements))
-    rows = tf.maximum(
-        _product(of(loops.rows, elements)), hardware.matrix_min_rows)
-    vector = registers * (vector_ops * output_tiles + is_pool * steps * blocks
+    rows = _product(of(loops.rows, elements))
+    # Partial sums are added up.
+    vector = registers * (vector_ops * output_tiles
                           + is_product * (steps - output_tiles))
     padding = _product((units * unit / size)[:, :_DIMS])  # [kernels, 1]
     rounding = _product((trips * tile / units)[:, :_DIMS])
@@ -2155,44 +2062,6 @@ class _Geometry:
         footprint_bytes=held + sum_bytes * tile_elements,
         padding=padding + tf.zeros_like(steps), rounding=rounding), covered
 
-  @classmethod
-  def columns(cls, loops: _Loops, tile: tf.Tensor, counts: _Counts,
-              covered: tf.Tensor) -> tf.Tensor:
-    """A network's columns, for each axis, most minor first, and in all.
-
-    For an axis, and for a dimension of the largest input: log2 of a block's
-    elements, of the number of blocks and of the padding by rounding, and how
-    often 2 divides the elements. For a tile: its elements, the steps, and the
-    bytes of all streams' blocks and of on-chip memory, as staircases: the j-th
-    column rises from 0 to 1 between 4^j and 4^(j + 1).
-    Shapes: float32 [kernels, configs, NUM_COLUMNS], about 1 at most.
-    """
-    s = loops.streams
-    unit, units = (tf.expand_dims(x, -1) for x in (  # [kernels, 18, 1]
-        tf.concat([loops.unit, tf.gather(s.unit, loops.source)], 1),
-        tf.concat([loops.units, tf.gather(s.whole, loops.source)], 1)))
-    block = tf.concat(  # [kernels, 18, configs]
-        [tile, tf.gather(covered, loops.source)], 1)
-    blocks = tf.math.ceil(units / block)  # [kernels, 18, configs]
-    elements = block * unit  # [kernels, 18, configs]
-    whole = tf.cast(tf.minimum(elements, 2.0 ** 30), tf.int32)
-    even = tf.cast(tf.minimum(  # The largest power of 2 that divides it.
-        tf.bitwise.bitwise_and(whole, -whole), 2 ** cls._EVEN), tf.float32)
-    axes = tf.gather(_log2(tf.stack([
-        elements, blocks, blocks * block / units, even], 2)),
-        loops.minor_first, axis=1, batch_dims=1)  # [kernels, 18, 4, configs]
-    axes *= [[1 / 5], [1 / 5], [1.0], [1 / cls._EVEN]]
-    # [kernels, 4, 12, configs]
-    steps = tf.clip_by_value(tf.expand_dims(_log2(tf.maximum(1.0, tf.stack([
-        counts.tile_elements, counts.steps, counts.block_bytes / cls._LEAST,
-        counts.footprint_bytes / cls._LEAST], 1))) / 2, 2)
-        - [[float(j)] for j in range(cls._STEPS)], 0.0, 1.0)
-    kernels, configs = tf.shape(axes)[0], tf.shape(axes)[-1]
-    return tf.transpose(tf.concat([
-        tf.reshape(x, [kernels, number, configs]) for x, number in (
-            (axes, 4 * (_AXES + _DIMS)), (steps, 4 * cls._STEPS))], 1),
-        [0, 2, 1])
-
   @staticmethod
   def waves(loops: _Loops, tile: tf.Tensor) -> tuple:
     """The number of tiles that can run at once, in waves on all cores, and the
@@ -2202,80 +2071,6 @@ class _Geometry:
     number = _product(tf.math.ceil(beside / tile[:, :_DIMS]))
     waves = number / loops.hardware.cores
     return number, waves, tf.math.ceil(waves)
-
-  @classmethod
-  def block_columns(cls, loops: _Loops, tile: tf.Tensor, covered: tf.Tensor,
-                    elements: tf.Tensor) -> tf.Tensor:
-    """A network's further columns where tiles are blocks of a GPU's program.
-
-    Of the blocks that run side by side log2 of their number, of the rounding up
-    to whole waves and of the waves, and the part of a wave; `_of_operands`; for
-    each of `_sides` a peak at each power of 2 from 8 to 256, because what a
-    block costs jumps there, as registers and instructions of other shapes do;
-    log2 of the rounding up of both minor sides to powers of 2; and such peaks
-    of the tile's elements, from 2^6 to 2^13.
-    Shapes: float32 [kernels, configs, 38], about 1 at most.
-    """
-    number, waves, whole = cls.waves(loops, tile)
-    sides = _log2(cls._sides(loops, tile, covered))  # [kernels, 3, configs]
-    up = tf.math.ceil(sides[:, :2] - 1e-5) - sides[:, :2]
-
-    def peaks(x, first, last):  # Of log2s [kernels, n, configs].
-      powers = [[float(power)] for power in range(first, last + 1)]
-      kernels, number, configs = tf.unstack(tf.shape(x))
-      x = tf.expand_dims(tf.clip_by_value(x, *powers[0], *powers[-1]), 2)
-      return tf.reshape(tf.maximum(0.0, 1 - tf.abs(x - powers)),
-                        [kernels, number * len(powers), configs])
-
-    return tf.transpose(tf.concat([  # [kernels, 38, configs]
-        tf.stack([_log2(number) / 5, _log2(whole / waves) / 2,
-                  _log2(whole) / 5, tf.minimum(waves, 1.0)], 1),
-        cls._of_operands(loops, covered), peaks(sides, 3, 8),
-        tf.reduce_sum(up, 1, keepdims=True),
-        peaks(_log2(elements)[:, tf.newaxis], 6, 13)], 1), [0, 2, 1])
-
-  @staticmethod
-  def _of_operands(loops: _Loops, covered: tf.Tensor) -> tf.Tensor:
-    """Of what a tile reads of `loops.operands` along their two most minor
-    dimensions log2 of bytes and elements; whether a product sums over the most
-    minor one, as matrix units want it; and of an element log2 of its bytes.
-    Shapes: float32 [kernels, 7, configs]."""
-    s, both = loops.streams, tf.reshape(loops.operands, [-1])  # [2 kernels]
-
-    def minor(x, places):  # Of x [2 kernels, 6, any] -> [kernels, places, any].
-      return tf.gather(
-          tf.reshape(x, [-1, 2 * _DIMS, tf.shape(x)[2]]), tf.gather(
-              loops.operands_minor_first, places, axis=1), batch_dims=1)
-
-    lengths = minor(  # [kernels, 4, configs]
-        tf.gather(covered, both), [0, 1, _DIMS, _DIMS + 1])
-    contracted = tf.pad(  # [kernels, 12]
-        loops.features[:, _DIMS:], [[0, 0], [_DIMS, 0]])
-    is_summed = minor(_as_float(tf.reduce_sum(  # [kernels, 2, 1]
-        tf.gather(s.per_element, both)
-        * tf.repeat(contracted, 2, 0)[:, tf.newaxis], 2, keepdims=True) > 0),
-                      [0, _DIMS])
-    size = tf.reshape(  # [kernels, 2, 1], bytes
-        tf.gather(s.tile_bytes, both), [-1, 2, 1])
-    sizes = tf.reshape(tf.pad(  # [kernels, 4, 1]
-        size, [[0, 0], [0, 0], [0, 1]], constant_values=1.0), [-1, 4, 1])
-    return tf.concat([
-        _log2(lengths * sizes) / 5, tf.concat(
-            [is_summed, _log2(size[:, :1]) / 2], 1)
-        + tf.zeros_like(lengths[:, :1])], 1)
-
-  @staticmethod
-  def _sides(loops: _Loops, tile: tf.Tensor, covered: tf.Tensor) -> tf.Tensor:
-    """A tile's two most minor sides, and what it sums over in a product, else
-    the most minor side of the input: float32 [kernels, 3, configs]."""
-    sides = tf.gather(
-        tf.concat([tile, tf.gather(covered, loops.source)], 1),
-        tf.gather(loops.minor_first, [0, 1, _AXES], axis=1), batch_dims=1)
-    contracted = loops.features[:, _DIMS:, tf.newaxis] > 0  # [kernels, 6, 1]
-    of_sum = _product(  # [kernels, configs]
-        tf.where(contracted, tile[:, _DIMS:], 1.0))[:, tf.newaxis]
-    return tf.concat([sides[:, :2], tf.where(
-        tf.reduce_any(contracted, 1, keepdims=True), of_sum, sides[:, 2:])], 1)
 
   @staticmethod
   def _traffic(loops: _Loops, trips: tf.Tensor, elements: tf.Tensor) -> tuple:
@@ -2292,24 +2087,22 @@ class _Geometry:
     for trip in tf.unstack(trips, axis=1):
       done.append(trip * done[-1] if done else trip)
     # Fetches where a loop is the innermost one that changes the block.
-    rounds = tf.where(  # [kernels, 12, configs]
-        trips > 1, tf.stack(done, 1), 1.0)
+    rounds = tf.where(trips > 1, tf.stack(done, 1), 1.0)
     elements, rounds = (  # [streams, 12, configs]
         tf.gather(x, s.kernel) for x in (elements, rounds))
+    surplus, whole, follows = (  # [streams, 6, 1], of axes [streams, 12, 1]
+        tf.expand_dims(x, -1) for x in (s.surplus, s.whole, s.follows))
     covered = tf.clip_by_value(  # [streams, 6, configs]
-        tf.math.ceil(s.per_element @ elements - tf.expand_dims(s.surplus, -1)),
-        1.0, tf.expand_dims(s.whole, -1))
-    block = _product(covered) * s.tile_bytes  # [streams, configs]
-    partial = _as_float(  # [streams, 6, configs]
-        covered < tf.expand_dims(s.whole, -1))
+        tf.math.ceil(s.per_element @ elements - surplus), 1.0, whole)
     place = tf.constant([[x] for x in _PLACES])  # [6, 1]
     inner = tf.reduce_max(  # [streams, 1, configs], the last partial one
-        partial * place, 1, keepdims=True)
-    pieces = _product(  # [streams, configs]
-        tf.where(place < inner, covered, 1.0))
-    fetches = tf.minimum(_MOST, tf.reduce_max(tf.where(
-        tf.expand_dims(s.follows, -1) > 0, rounds, 1.0), 1))
-    # Double buffering, if there is a next block: [streams, configs].
+        _as_float(covered < whole) * place, 1, keepdims=True)
+    # From here on [streams, configs].
+    block = _product(covered) * s.tile_bytes
+    pieces = _product(tf.where(place < inner, covered, 1.0))
+    fetches = tf.minimum(_MOST, tf.reduce_max(
+        tf.where(follows > 0, rounds, 1.0), 1))
+    # Double buffering, if there is a next block.
     held = block * (s.copies + tf.minimum(fetches, 2.0))
     return tuple(
         tf.math.unsorted_segment_sum(x, s.kernel, tf.shape(trips)[0])
@@ -2324,9 +2117,8 @@ def _streams(graph: _Graph, nodes: _Nodes, conv: '_Convolution',
   Parameters from which the image or the filter is computed follow its loops;
   other inputs and outputs follow the tiled tensor's.
 
-  Returns `_Streams`; of each kernel the largest input that is not a filter,
-  else an output, and `_Loops.operands`, int32 [kernels, 3]; and their ranks,
-  [kernels, 3].
+  Returns `_Streams`; `_Loops.source` and `operands`, int32 [kernels, 3]; and
+  their ranks, [kernels, 3].
   """
   of_kinds = tf.stack([
       nodes.inputs * conv.in_image, nodes.inputs * conv.in_filter,
@@ -2341,18 +2133,21 @@ def _streams(graph: _Graph, nodes: _Nodes, conv: '_Convolution',
     return tf.gather(tf.concat(of_kinds, 0), row)
 
   none, not_pooled = tf.zeros_like(output_axes), tf.zeros_like(pool.stride)
-  other_index = by_kind(conv.image, conv.filter, nodes.tiled, nodes.tiled)
-  # [streams, 6, 12], [streams, 6, 12], [streams, 6] and [streams, 1].
+  other_index = by_kind(
+      conv.dims.image, conv.dims.filter, nodes.tiled, nodes.tiled)
+  # [streams, 6, 12], [streams, 6, 12], [streams, 6] and bool [streams, 1].
   axes = by_kind(conv.image_follow, conv.filter_axes, output_axes, output_axes)
   window = by_kind(conv.image_window, none, pool.window, none)
   stride = by_kind(not_pooled, not_pooled, pool.stride, not_pooled)
   is_part = tf.expand_dims(kind < _KINDS.index('input'), -1)
   node, other = nodes.rows(index), nodes.rows(other_index)
   matched, follow, has_other_layout = _paired(
-      node, other, is_part, tf.gather(nodes.before_transposition, index) > 0,
+      node, other, nodes.kept_by(index, other), is_part,
+      tf.gather(nodes.before_transposition, index) > 0,
       tf.gather(nodes.permutation, kernel), stride)
   # The first parameter of about the operand's size stands for the operand.
-  is_operand = is_part & _is_about(node.elements / other.elements, 5)
+  ratio = node.elements / other.elements  # [streams, 1]
+  is_operand = is_part & (ratio > 1 / 5) & (ratio < 5)
   number = tf.range(tf.size(row))  # int32 [streams]
   first = tf.math.unsorted_segment_min(
       tf.where(is_operand[:, 0], number, tf.int32.max), row,
@@ -2405,32 +2200,32 @@ def _laid_out(kernel: tf.Tensor, kind: tf.Tensor, rows: _NodeRows,
       copies=4 * _as_float(is_operand) / element_bytes)
 
 
-def _paired(node: _NodeRows, other: _NodeRows, is_part: tf.Tensor,
-            is_before: tf.Tensor, permutation: tf.Tensor,
+def _paired(node: _NodeRows, other: _NodeRows, kept: tf.Tensor,
+            is_part: tf.Tensor, is_before: tf.Tensor, permutation: tf.Tensor,
             stride: tf.Tensor) -> tuple:
   """Pairs the dimensions of streams' nodes with those of other nodes.
 
-  By order if the ranks are equal, by the dimensions that a reduction keeps, or
-  by sizes, from the right; across a transposition by its permutation.
+  By order if the ranks are equal; else with those that it keeps, [streams, 6];
+  else by sizes, from the right; across a transposition by its permutation.
+  `stride`, [streams, 6], is the ratio of sizes where windows are reduced, or 0.
 
   Returns [streams, 6, 6], 1 for a pair; the same with the ratio of its sizes,
   permuted; whether the node has the other's layout, bool [streams, 1].
   """
-  dims, eye = tf.constant(_PLACES), tf.constant(_EYE)
-  exists, other_exists = (  # [streams, 6]
-      _as_float(dims < rows.rank) for rows in (node, other))
-  kept, is_kept = _kept_dims(node, other, other_exists)
-  elements = node.elements / other.elements  # [streams, 1], as conditions
-  is_permuted = is_before[:, tf.newaxis] & ~is_part
-  seen_otherwise = tf.equal(elements, 1) & tf.reduce_any(
-      tf.not_equal(node.shape, other.shape), -1, keepdims=True)
-  is_same = tf.equal(node.rank, other.rank) & (is_permuted | ~seen_otherwise)
-  as_other = _is_about(elements, 2) & ~(is_same | is_kept)
-  is_permuted &= ~(is_kept | as_other)
-
   def choose(condition, yes, no):  # [streams, 6, 6] twice
     return tf.where(tf.expand_dims(condition, -1), yes, no)
 
+  eye = tf.constant(_EYE)
+  exists, other_exists = (  # [streams, 6]
+      _as_float(tf.constant(_PLACES) < rows.rank) for rows in (node, other))
+  is_permuted = is_before[:, tf.newaxis] & ~is_part  # bool [streams, 1]
+  has_all = tf.equal(node.elements, other.elements)  # As `is_permuted`.
+  is_reshaped = has_all & tf.reduce_any(
+      tf.not_equal(node.shape, other.shape), -1, keepdims=True)
+  is_same = tf.equal(node.rank, other.rank) & (is_permuted | ~is_reshaped)
+  is_kept = tf.reduce_any(kept > 0, -1, keepdims=True)
+  as_other = has_all & ~(is_same | is_kept)
+  is_permuted &= ~(is_kept | as_other)
   permutation = choose(is_permuted, permutation, eye)  # [streams, 6, 6]
   shape = tf.where(  # [streams, 6]
       is_permuted, tf.maximum(_matvec(permutation, other.shape), 1),
@@ -2442,33 +2237,13 @@ def _paired(node: _NodeRows, other: _NodeRows, is_part: tf.Tensor,
       node.shape > _matvec(_transposed(node.order), node.unit))
   matched = choose(is_kept, _ranks(kept, _DIMS), _matched_from_right(alike)
                    * tf.expand_dims(_as_float(changes), -1))
-  matched = choose(is_same | as_other, eye * tf.expand_dims(other_exists, 1),
-                   matched)
+  matched = choose(  # [streams, 6, 6]
+      is_same | as_other, eye * tf.expand_dims(other_exists, 1), matched)
   size = tf.where(as_other, shape, tf.where(  # [streams, 6]
       is_same & (stride > 0), stride * shape, node.shape))
   scale = (  # [streams, 6, 6]
       tf.expand_dims(size, -1) / tf.expand_dims(shape, -2))
-  # Far from the other's size, as in a broadcast, it is taken whole.
-  matched *= _as_float(_is_about(scale, 5))
   return matched, (matched * scale) @ permutation, as_other
-
-
-def _kept_dims(node, other, other_exists) -> tuple:
-  """Dimensions that the node keeps if it reduces the other, [streams, 6], and
-  whether it does, bool [streams, 1]."""
-  is_removed = _as_float(  # [streams, 6], places in the list of dimensions
-      tf.constant(_PLACES) < other.rank - node.rank)
-  removed = tf.reduce_max(  # [streams, 6]
-      _hot(node.dimensions) * tf.expand_dims(is_removed, -1), 1)
-  kept = other_exists * (1 - removed)  # [streams, 6]
-  return kept, (
-      (node.is_reduce > 0) & (node.rank < other.rank)
-      & tf.equal(tf.reduce_sum(kept, -1, keepdims=True), node.rank))
-
-
-def _is_about(ratio: tf.Tensor, factor: float) -> tf.Tensor:
-  """Whether a ratio is 1 up to a factor."""
-  return (ratio > 1 / factor) & (ratio < factor)
 
 
 def _matched_from_right(alike: tf.Tensor) -> tf.Tensor:
@@ -2499,8 +2274,8 @@ class _Pool:
 
   def __init__(self, nodes: _Nodes, tiled: _NodeRows):
     size, stride, spread, zeros = (  # [kernels, 6]
-        tf.maximum(tf.gather(nodes.column[name], nodes.pool), 1) for name in (
-            'window', 'stride', 'window_dilation', 'base_dilation'))
+        tf.maximum(tf.gather(nodes.column[name], nodes.pool), 1)
+        for name in _WINDOW)
     self.is_cut = nodes.has_pool * _as_float(tf.equal(tiled.unit, 1))
     self.size = tf.maximum(self.is_cut * _matvec(tiled.order, size), 1)
     place, rank = tf.constant(_PLACES), tiled.rank
@@ -2515,156 +2290,269 @@ class _Pool:
 
 
 class _ConvolutionDims:
-  """One-hot dimensions of the operands and the result of convolutions:
-  [kernels, 6], and [kernels, 4, 6] for spatial ones, of which `spatial`,
-  [kernels, 4], exist."""
+  """Operands of each kernel's convolution, and what their dimensions mean.
 
-  def __init__(self, columns: Mapping[str, tf.Tensor], conv: _NodeRows,
-               exists: tf.Tensor):
-    self.spatial = exists * _as_float(  # [kernels, 4]
-        tf.constant(_PLACES[:_SPATIAL]) < conv.rank - 2)
+  All is 0 in kernels without one. Features do not order the operands: the
+  filter is the one that is computed last.
+
+    exists: [kernels, 1].
+    image, filter: int32 [kernels], nodes.
+    output_rows, image_rows, filter_rows: their `_NodeRows`.
+    window, stride, window_dilation, base_dilation: [kernels, 4], 1 at least.
+    is_grouped: bool [kernels, 1], whether the image's features are.
+    spatial: [kernels, 4], 1 for spatial dimensions that exist.
+    image_batch and so on: one-hot [kernels, 6], spatial ones [kernels, 4, 6].
+    output: one-hot [kernels, 2, 6], batch and features.
+  """
+
+  def __init__(self, graph: _Graph, nodes: _Nodes):
+    self.exists = tf.expand_dims(nodes.has_convolution, -1)
+    self.image, self.filter = (
+        tf.gather(operand, nodes.convolution)
+        for operand in graph.first_and_last('producers'))
+    self.output_rows, self.image_rows, self.filter_rows = map(
+        nodes.rows, (nodes.convolution, self.image, self.filter))
+    columns = {  # [kernels, columns]
+        name: tf.gather(nodes.column[name], nodes.convolution)
+        for name in ('feature_groups', 'convolution', *_WINDOW)}
+    self.is_grouped = columns['feature_groups'] > 1
+    is_dot = tf.gather(  # bool [kernels, 1]
+        graph.opcode == _DOT, nodes.convolution)[:, tf.newaxis]
+    of_dot = _product_as_convolution(
+        self.output_rows, self.image_rows, self.filter_rows)
+    self.window, self.stride, self.window_dilation, self.base_dilation = (
+        tf.maximum(tf.where(is_dot, of_dot.get(name, 1.0), columns[name][
+            :, :_SPATIAL]), 1) for name in _WINDOW)
+    exists = _as_float(tf.constant(_PLACES) < self.output_rows.rank)
+    self.spatial = self.exists * exists[:, 2:]
     on_spatial = tf.expand_dims(self.spatial, -1)  # [kernels, 4, 1]
-    numbers = (_hot(columns['convolution'])  # [kernels, 14, 6]
-               * tf.expand_dims(exists, -1))
-    *dims, self.output = tf.split(numbers, [1, 1, 4, 1, 1, 4, 2], 1)
+    numbers = _hot(tf.where(  # [kernels, 14, 6]
+        is_dot, of_dot['convolution'], columns['convolution']))
+    *dims, self.output = tf.split(
+        numbers * self.exists[..., tf.newaxis], [1, 1, 4, 1, 1, 4, 2], 1)
     (self.image_batch, self.image_in, self.image_spatial, self.filter_in,
      self.filter_out, self.filter_spatial) = (
          tf.squeeze(x, 1) if x.shape[1] == 1 else x * on_spatial for x in dims)
-    self.batch, self.feature = tf.unstack(self.output, axis=1)
-    left = _as_float((  # [kernels, 6], dimensions without another meaning
-        tf.constant(_PLACES) < conv.rank)
-                     & (self.batch + self.feature == 0))
+    left = exists * _as_float(  # [kernels, 6], dimensions without a meaning
+        tf.equal(tf.reduce_sum(self.output, 1), 0))
     self.output_spatial = _ranks(left, _SPATIAL) * on_spatial
 
-
-class _Convolution:
-  """Where the operands of each kernel's convolution are, and their axes.
-
-  All is 0 in kernels without one. Features do not order the operands: the
-  filter is the one whose sizes agree more with the output features and the
-  window.
-  """
-
-  def __init__(self, graph: _Graph, nodes: _Nodes, output_axes: tf.Tensor):
-    self._graph, self._nodes = graph, nodes
-    exists = tf.expand_dims(nodes.has_convolution, -1)  # [kernels, 1]
-    conv = nodes.rows(nodes.convolution)
-    both = [tf.gather(operand, nodes.convolution)  # int32 [kernels]
-            for operand in graph.first_and_last('producers')]
-    is_dot = tf.gather(  # bool [kernels]
-        graph.opcode == _DOT, nodes.convolution)
-    dot_is_swapped, of_dot = _product_as_convolution(
-        conv, *map(nodes.rows, both))
-    columns = {  # [kernels, width]
-        name: tf.gather(nodes.column[name], nodes.convolution)[:, :width]
-        for name, width in _OF_CONVOLUTION.items()}
-    columns.update({
-        name: tf.where(is_dot[:, tf.newaxis], column, columns[name])
-        for name, column in of_dot.items()})
-    dims = _ConvolutionDims(columns, conv, exists)
-    is_swapped = tf.where(is_dot, dot_is_swapped, self._filter_is_first(
-        dims, conv.shape, columns['window'], both))
-    self.image, self.filter = (
-        tf.where(is_swapped, *pair) for pair in (both[::-1], both))
-    self.filter_rows = nodes.rows(self.filter)
-    self._find_axes(dims, conv.shape, columns, output_axes, exists)
-    self.in_image, self.in_filter = map(
-        self._parameters_of, (self.image, self.filter))
-
-  def _filter_is_first(self, dims, shape, window, both) -> tf.Tensor:
-    """Bool [kernels]. Each size that agrees speaks for the filter, the batch's
-    for the image."""
-    dims_of_filter = tf.concat(  # [kernels, 6, 6]
-        [tf.stack([dims.filter_out, dims.image_batch], 1),
-         dims.filter_spatial], 1)
-    sizes = tf.concat(  # [kernels, 6]
-        [_dot(dims.feature, shape), _dot(dims.batch, shape), window], 1)
-    weights = tf.concat(  # [kernels, 6]
-        [tf.ones_like(dims.batch[:, :2]) * [1.0, -1.0], dims.spatial], 1)
-    first, last = (  # [kernels]
-        tf.reduce_sum(weights * _as_float(tf.equal(
-            _matvec(dims_of_filter, rows.shape), sizes)), -1)
-        for rows in map(self._nodes.rows, both))
-    return first >= last
-
-  def _find_axes(self, dims, shape, columns, output_axes, exists) -> None:
-    image_shape = tf.gather(self._nodes.shape, self.image)  # [kernels, 6]
-    image_sizes, output_sizes = (  # [kernels, 4]
-        _matvec(dims.image_spatial, image_shape),
-        _matvec(dims.output_spatial, shape))
-    spatial_axes = dims.output_spatial @ output_axes  # [kernels, 4, 12]
-    batch_axis, feature_axes = tf.unstack(  # [kernels, 12]
-        dims.output @ output_axes, axis=1)
-    is_batch = dims.spatial * self._has_tap_each(  # [kernels, 4]
-        columns['window'], columns['stride'], columns['base_dilation'],
-        image_sizes, output_sizes)
-    is_tap = dims.spatial - is_batch  # [kernels, 4]
-    batch_dims = (  # [kernels, 4, 6]
-        dims.filter_spatial * tf.expand_dims(is_batch, -1))
-    following = dims.filter_out + tf.reduce_sum(batch_dims, 1)  # [kernels, 6]
-    alone = tf.pad(  # [kernels, 6, 12]
-        _transposed(self.filter_rows.order), [[0, 0], [0, 0], [_DIMS, 0]])
-    alone *= tf.expand_dims(exists * (1 - following), -1)
-    self.filter_loops = tf.reduce_sum(alone, 1)  # [kernels, 12]
-    self.filter_axes = (  # [kernels, 6, 12]
-        alone + _outer(dims.filter_out, feature_axes)
-        + _transposed(batch_dims) @ spatial_axes)
-    physical = self.filter_rows.order @ self.filter_axes  # [kernels, 6, 12]
-    self.kernel_axis = tf.where(  # int32 [kernels, 6]
-        tf.reduce_max(physical, -1) > 0, tf.argmax(physical, -1, tf.int32), -1)
-    contracted = _matvec(  # [kernels, 12]
-        _transposed(self.filter_axes), dims.filter_in)
-    # [kernels, 4, 12]
-    tap_axes = (dims.filter_spatial @ self.filter_axes
-                * tf.expand_dims(is_tap, -1))
-    # Of the image's features, and of its batch, one with those of the result.
-    group, batch_group = (  # [kernels, 12]
-        tf.math.divide_no_nan(
-            _dot(dim, image_shape), _dot(dims.feature, shape)) * feature_axes
-        for dim in (dims.image_in, dims.image_batch))
-    spread, stride = (  # [kernels, 4]
-        tf.where(is_tap > 0, x / tf.maximum(columns['base_dilation'], 1.0), 1.0)
-        for x in (tf.maximum(columns['window_dilation'], 1.0),
-                  tf.maximum(columns['stride'], 1.0)))
-    self.image_follow = (  # [kernels, 6, 12]
-        _outer(dims.image_batch, tf.where(
-            columns['batch_groups'] > 1, batch_group, batch_axis))
-        + _outer(dims.image_in, tf.where(
-            columns['feature_groups'] > 1, group, contracted))
-        + _transposed(dims.image_spatial * tf.expand_dims(stride, -1))
-        @ spatial_axes)
-    self.image_window = _transposed(  # [kernels, 6, 12]
-        dims.image_spatial * tf.expand_dims(spread, -1)) @ tap_axes
-    batch_axes = _matvec(_transposed(spatial_axes), is_batch)  # [kernels, 12]
-    self.rows = (tf.reduce_sum(output_axes, 1) * exists
-                 - feature_axes - batch_axes)  # [kernels, 12]
-    self.features = feature_axes + contracted  # [kernels, 12]
-    self.taps = tf.reduce_sum(tap_axes, 1) + batch_axes  # [kernels, 12]
-
-  @staticmethod
-  def _has_tap_each(size, stride, base_dilation, image, output):
+  def has_tap_each(self) -> tf.Tensor:
     """1 where each element of the output has its own tap: [kernels, 4].
 
     Such a window encodes a batch or features. With n taps there are three:
     n - 1 zeros between elements of the image; n - 2 at a stride of n, and an
     image as long as the window; an image of one element.
     """
+    size, zeros = self.window, self.base_dilation  # [kernels, 4], as all
+    image = _matvec(self.image_spatial, self.image_rows.shape)
+    output = _matvec(self.output_spatial, self.output_rows.shape)
     alone = tf.equal(image, 1) | (
-        tf.equal(image, size) & tf.equal(stride, size)
-        & tf.equal(base_dilation, size - 1))
-    return _as_float((size > 1) & (tf.equal(base_dilation, size) | (
-        alone & tf.equal(output, size))))
+        tf.equal(image, size) & tf.equal(self.stride, size)
+        & tf.equal(zeros, size - 1))
+    return self.spatial * _as_float((size > 1) & (
+        tf.equal(zeros, size) | (alone & tf.equal(output, size))))
 
-  def _parameters_of(self, operand: tf.Tensor) -> tf.Tensor:
-    """Marks the parameters that an operand is or is computed from."""
-    nodes, key = self._nodes, self._nodes.parameter_key
-    parameter = nodes.opcode_is(_PARAMETER)  # [nodes]
-    marked = nodes.marked(operand) * self._graph.on_nodes(  # [nodes]
-        nodes.has_convolution)
-    fused = tf.maximum(marked, nodes.operands_of(marked)) * parameter  # [nodes]
+
+class _Convolution:
+  """The axes of each kernel's convolution; all is 0 in kernels without one.
+
+    dims: `_ConvolutionDims`.
+    in_image, in_filter: [nodes], 1 for parameters that they are computed from.
+    filter_axes, image_follow, image_window: [kernels, 6, 12], the elements of
+      a dimension for one of an axis, and for one tap.
+    filter_loops: [kernels, 6], 1 for dimensions with a loop of their own.
+    rows, features, taps, kernel_axis: see `_Loops`.
+  """
+
+  def __init__(self, graph: _Graph, nodes: _Nodes, output_axes: tf.Tensor):
+    dims = self.dims = _ConvolutionDims(graph, nodes)
+    self.in_image, self.in_filter = (
+        self._parameters_of(graph, nodes, operand)
+        for operand in (dims.image, dims.filter))
+    spatial_axes = dims.output_spatial @ output_axes  # [kernels, 4, 12]
+    batch_axis, feature_axes = tf.unstack(  # [kernels, 12]
+        dims.output @ output_axes, axis=1)
+    is_batch = dims.has_tap_each()  # [kernels, 4]
+    is_tap = dims.spatial - is_batch  # [kernels, 4]
+    batch_dims = (  # [kernels, 4, 6]
+        dims.filter_spatial * tf.expand_dims(is_batch, -1))
+    following = dims.filter_out + tf.reduce_sum(batch_dims, 1)  # [kernels, 6]
+    alone = tf.pad(  # [kernels, 6, 12]
+        _transposed(dims.filter_rows.order), [[0, 0], [0, 0], [_DIMS, 0]])
+    alone *= tf.expand_dims(dims.exists * (1 - following), -1)
+    self.filter_loops = tf.reduce_sum(alone, 1)[:, _DIMS:]
+    self.filter_axes = (alone + _outer(dims.filter_out, feature_axes)
+                        + _transposed(batch_dims) @ spatial_axes)
+    physical = dims.filter_rows.order @ self.filter_axes  # [kernels, 6, 12]
+    self.kernel_axis = tf.where(
+        tf.reduce_max(physical, -1) > 0, tf.argmax(physical, -1, tf.int32), -1)
+    contracted = _matvec(  # [kernels, 12]
+        _transposed(self.filter_axes), dims.filter_in)
+    tap_axes = (dims.filter_spatial @ self.filter_axes  # [kernels, 4, 12]
+                * tf.expand_dims(is_tap, -1))
+    # Groups of the image's features go with those of the result.
+    image_in, features = (  # [kernels, 1], sizes
+        tf.reduce_sum(dim * rows.shape, -1, keepdims=True) for dim, rows in (
+            (dims.image_in, dims.image_rows),
+            (dims.output[:, 1], dims.output_rows)))
+    group = feature_axes * tf.math.divide_no_nan(image_in, features)
+    spread, stride = (  # [kernels, 4]
+        tf.where(is_tap > 0, x / dims.base_dilation, 1.0)
+        for x in (dims.window_dilation, dims.stride))
+    self.image_follow = (
+        _outer(dims.image_batch, batch_axis)
+        + _outer(dims.image_in, tf.where(dims.is_grouped, group, contracted))
+        + _transposed(dims.image_spatial * tf.expand_dims(stride, -1))
+        @ spatial_axes)
+    self.image_window = _transposed(
+        dims.image_spatial * tf.expand_dims(spread, -1)) @ tap_axes
+    batch_axes = _matvec(_transposed(spatial_axes), is_batch)  # [kernels, 12]
+    self.rows = (tf.reduce_sum(output_axes, 1) * dims.exists
+                 - feature_axes - batch_axes)
+    self.features = feature_axes + contracted
+    self.taps = tf.reduce_sum(tap_axes, 1) + batch_axes
+
+  @staticmethod
+  def _parameters_of(graph, nodes, operand) -> tf.Tensor:
+    """Marks the parameters that an operand is or is computed from: [nodes]."""
+    parameter = nodes.opcode_is(_PARAMETER)  # [nodes], as all
+    marked = nodes.marked(operand) * graph.on_nodes(nodes.has_convolution)
+    fused = tf.maximum(marked, nodes.operands_of(marked)) * parameter
     of_key = tf.math.unsorted_segment_sum(  # [kernels * _KEYS]
-        fused, key, self._graph.kernels * _KEYS)
-    return parameter * tf.sign(tf.gather(of_key, key))
+        fused, nodes.parameter_key, graph.kernels * _KEYS)
+    return parameter * tf.sign(tf.gather(of_key, nodes.parameter_key))
+
+
+# ------------------------------------------------------------- chapter: columns
+
+
+class _Columns:
+  """What a network reads of tiles, float32 [kernels, configs, columns], about 1
+  at most.
+
+  Args of all: `_Loops`, and what `_Geometry.tiles` and `counts` return.
+  """
+  _STEPS = 12
+  _LEAST = 64  # Bytes of the first step.
+  _EVEN = 7  # How often 2 may divide.
+  NUMBER = 4 * (_AXES + _DIMS + _STEPS)
+
+  @classmethod
+  def of_tiles(cls, loops: _Loops, tile: tf.Tensor, counts: _Counts,
+               covered: tf.Tensor) -> tf.Tensor:
+    """`NUMBER` columns, for each axis, most minor first, and in all.
+
+    For an axis, and for a dimension of the largest input: log2 of a block's
+    elements, of the number of blocks and of the padding by rounding, and how
+    often 2 divides the elements. For a tile: its elements, the steps, and the
+    bytes of all streams' blocks and of on-chip memory, as staircases: the j-th
+    column rises from 0 to 1 between 4^j and 4^(j + 1).
+    """
+    of_input = (tf.gather(x, loops.source) for x in (
+        loops.streams.unit, loops.streams.whole, covered))
+    unit, units, block = (  # [kernels, 18, configs or 1]
+        tf.concat([x, y], 1) for x, y in zip(
+            (loops.unit, loops.units, tile), of_input))
+    unit, units = unit[..., tf.newaxis], units[..., tf.newaxis]
+    blocks = tf.math.ceil(units / block)  # [kernels, 18, configs]
+    elements = block * unit  # [kernels, 18, configs]
+    whole = tf.cast(tf.minimum(elements, 2.0 ** 30), tf.int32)
+    even = tf.cast(tf.minimum(  # The largest power of 2 that divides it.
+        tf.bitwise.bitwise_and(whole, -whole), 2 ** cls._EVEN), tf.float32)
+    axes = tf.gather(_log2(tf.stack([  # [kernels, 18, 4, configs]
+        elements, blocks, blocks * block / units, even], 2)),
+                     loops.minor_first, axis=1, batch_dims=1)
+    axes *= [[1 / 5], [1 / 5], [1.0], [1 / cls._EVEN]]
+    sizes = tf.stack([  # [kernels, 4, configs]
+        counts.tile_elements, counts.steps, counts.block_bytes / cls._LEAST,
+        counts.footprint_bytes / cls._LEAST], 1)
+    steps = tf.clip_by_value(  # [kernels, 4, 12, configs]
+        tf.expand_dims(_log2(tf.maximum(1.0, sizes)) / 2, 2)
+        - [[float(j)] for j in range(cls._STEPS)], 0.0, 1.0)
+    return cls._joined(cls._flat(axes), cls._flat(steps))
+
+  @staticmethod
+  def _flat(x: tf.Tensor) -> tf.Tensor:
+    """[kernels, a, b, configs] -> [kernels, a * b, configs]."""
+    kernels, configs = tf.shape(x)[0], tf.shape(x)[-1]
+    return tf.reshape(x, [kernels, x.shape[1] * x.shape[2], configs])
+
+  @staticmethod
+  def _joined(*parts: tf.Tensor) -> tf.Tensor:
+    """[kernels, any, configs] each -> [kernels, configs, columns]."""
+    return tf.transpose(tf.concat(parts, 1), [0, 2, 1])
+
+  @classmethod
+  def of_blocks(cls, loops: _Loops, tile: tf.Tensor, counts: _Counts,
+                covered: tf.Tensor) -> tf.Tensor:
+    """38 further columns where tiles are blocks of a GPU's program.
+
+    Of the blocks that run side by side log2 of their number, of the rounding up
+    to whole waves and of the waves, and the part of a wave; `_of_operands`; for
+    each of `_sides` a peak at each power of 2 from 8 to 256, because what a
+    block costs jumps there, as registers and instructions of other shapes do;
+    log2 of the rounding up of both minor sides to powers of 2; and such peaks
+    of the tile's elements, from 2^6 to 2^13.
+    """
+    number, waves, whole = _Geometry.waves(loops, tile)
+    sides = _log2(cls._sides(loops, tile, covered))  # [kernels, 3, configs]
+    up = tf.math.ceil(sides[:, :2] - 1e-5) - sides[:, :2]
+
+    def peaks(x, first, last):  # Of log2s [kernels, n, configs].
+      powers = [[float(power)] for power in range(first, last + 1)]
+      x = tf.expand_dims(tf.clip_by_value(x, *powers[0], *powers[-1]), 2)
+      return cls._flat(tf.maximum(0.0, 1 - tf.abs(x - powers)))
+
+    return cls._joined(
+        tf.stack([_log2(number) / 5, _log2(whole / waves) / 2,
+                  _log2(whole) / 5, tf.minimum(waves, 1.0)], 1),
+        cls._of_operands(loops, covered), peaks(sides, 3, 8),
+        tf.reduce_sum(up, 1, keepdims=True),
+        peaks(_log2(counts.tile_elements)[:, tf.newaxis], 6, 13))
+
+  @staticmethod
+  def _of_operands(loops: _Loops, covered: tf.Tensor) -> tf.Tensor:
+    """Of what a tile reads of `loops.operands` along their two most minor
+    dimensions log2 of bytes and elements; whether a product sums over the most
+    minor one, as matrix units want it; and of an element log2 of its bytes.
+    Shapes: float32 [kernels, 7, configs]."""
+    s, both = loops.streams, tf.reshape(loops.operands, [-1])  # [2 kernels]
+
+    def minor(x, places):  # Of x [2 kernels, 6, any] -> [kernels, places, any].
+      return tf.gather(
+          tf.reshape(x, [-1, 2 * _DIMS, tf.shape(x)[2]]), tf.gather(
+              loops.operands_minor_first, places, axis=1), batch_dims=1)
+
+    lengths = minor(  # [kernels, 4, configs]
+        tf.gather(covered, both), [0, 1, _DIMS, _DIMS + 1])
+    contracted = tf.pad(  # [kernels, 12]
+        loops.features[:, _DIMS:], [[0, 0], [_DIMS, 0]])
+    is_summed = minor(_as_float(tf.reduce_sum(  # [kernels, 2, 1]
+        tf.gather(s.per_element, both)
+        * tf.repeat(contracted, 2, 0)[:, tf.newaxis], 2, keepdims=True) > 0),
+                      [0, _DIMS])
+    size = tf.reshape(  # [kernels, 2, 1], bytes
+        tf.gather(s.tile_bytes, both), [-1, 2, 1])
+    sizes = tf.reshape(tf.pad(  # [kernels, 4, 1]
+        size, [[0, 0], [0, 0], [0, 1]], constant_values=1.0), [-1, 4, 1])
+    return tf.concat([
+        _log2(lengths * sizes) / 5, tf.concat(
+            [is_summed, _log2(size[:, :1]) / 2], 1)
+        + tf.zeros_like(lengths[:, :1])], 1)
+
+  @staticmethod
+  def _sides(loops: _Loops, tile: tf.Tensor, covered: tf.Tensor) -> tf.Tensor:
+    """A tile's two most minor sides, and what it sums over in a product, else
+    the most minor side of the input: float32 [kernels, 3, configs]."""
+    sides = tf.gather(
+        tf.concat([tile, tf.gather(covered, loops.source)], 1),
+        tf.gather(loops.minor_first, [0, 1, _AXES], axis=1), batch_dims=1)
+    contracted = loops.features[:, _DIMS:, tf.newaxis] > 0  # [kernels, 6, 1]
+    of_sum = _product(  # [kernels, configs]
+        tf.where(contracted, tile[:, _DIMS:], 1.0))[:, tf.newaxis]
+    return tf.concat([sides[:, :2], tf.where(
+        tf.reduce_any(contracted, 1, keepdims=True), of_sum, sides[:, 2:])], 1)
 
 
 # ------------------------------------------------------------ chapter: analytic
@@ -2781,7 +2669,7 @@ class MyEarlyJoinSAGE(_TileRanker):
       score = sharpness * log(analytic time) + learned score
   where configurations z join a kernel by  z <- z + N(k A + (1 + k G) * (z B)).
   The network's inputs are logarithms of features in their own units and of
-  `_Counts`, `_Geometry`'s columns, and each term's share of the analytic time.
+  `_Counts`, `_Columns`, and each term's share of the analytic time.
   The learned score starts at 0. A list loss reads scores as log odds, so the
   sharpness is the trust in the analytic time. The loss adds `LogMSE`, which
   fits the physical constants to the runtimes, and the mean square of the
@@ -2816,7 +2704,7 @@ class MyEarlyJoinSAGE(_TileRanker):
     self._build_for(
         scales * node_width + _TABLE_WIDTHS['node'],
         scales * config_width + _TABLE_WIDTHS['config']
-        + _Geometry.NUM_COLUMNS + len(_Counts._fields) + _Machine.NUM_SHARES)
+        + _Columns.NUMBER + len(_Counts._fields) + _Machine.NUM_SHARES)
     self._machine.build(None)
     self._statistics.build(None)
     if self._statistics.known():
@@ -2873,10 +2761,10 @@ class MyEarlyJoinSAGE(_TileRanker):
     counts, covered = _Geometry.counts(loops, tile)
     log_times, shares = self._machine(counts, loops.hardware)
     z = self._first(self._config_encoder, config_feats, [
-        _log_raw(raw), _Geometry.columns(loops, tile, counts, covered),
+        _log_raw(raw), _Columns.of_tiles(loops, tile, counts, covered),
         _log_raw(tf.stack(counts, -1)), tf.stop_gradient(shares)],
-                    further=lambda: _Geometry.block_columns(
-                        loops, tile, covered, counts.tile_elements))
+                    further=lambda: _Columns.of_blocks(
+                        loops, tile, counts, covered))
     return (self._score_configs(graph, encoded, z),
             _as_float(self._statistics.known()) * log_times)
 

@@ -21,25 +21,11 @@ def dot_kernel(left, right, out, output_bounds, kernel_bounds=((),)):
 
 # --- Matrix products ---------------------------------------------------------
 
-# Sizes left, right and of the result, and the bounds of the contracted
-# dimension where a filter has it. All are [6, 10] x [10, 14].
-ORDERS = {
-    'plain': ((6, 10), (10, 14), (5, 0)),
-    'right transposed': ((6, 10), (14, 10), (0, 5)),
-    'left transposed': ((10, 6), (10, 14), (5, 0)),
-    'both transposed': ((10, 6), (14, 10), (0, 5))}
-
-
-@pytest.mark.parametrize('order, swapped', [
-    ('plain', False), ('right transposed', True), ('left transposed', False),
-    ('both transposed', True)])
-def test_a_matrix_product_in_any_order(order, swapped):
-  """Operands are stored in no order; sizes say which is the left one."""
-  left, right, halves = ORDERS[order]
-  operands = (right, left) if swapped else (left, right)
+def test_a_matrix_product():
+  """[6, 10] x [10, 14], whole, in quarters, and with half of the summands."""
   counts = counts_of(dot_kernel(
-      *operands, (6, 14), [(6, 14), (3, 7), (6, 14)],
-      [(0, 0), (0, 0), halves]))
+      (6, 10), (10, 14), (6, 14), [(6, 14), (3, 7), (6, 14)],
+      [(0, 0), (0, 0), (5, 0)]))
   expected = {
       'output_tiles': [1, 4, 1], 'kernel_tiles': [1, 1, 2],
       'steps': [1, 4, 2], 'streams': [3] * 3,
@@ -80,8 +66,6 @@ def test_what_is_made_of_a_reduction_is_tiled_as_its_operand():
   np.testing.assert_array_equal(counts['steps'], [1, 8])
   np.testing.assert_array_equal(
       counts['block_bytes'], [4 * 33 * 4096, 4 * 17 * 1024])
-  # The reduction itself, of all that is tiled.
-  np.testing.assert_array_equal(counts['vector_registers'], [32 * 4096] * 2)
 
 
 # --- Columns of the axes -----------------------------------------------------
@@ -91,8 +75,9 @@ def all_columns_of(kernel, tiles='elements'):
   """float32 [configs, columns]."""
   geo, loops, cut = feature_tiles.tensorflow_tiles(
       kernel, checks.stats_of([kernel]), tiles=tiles)
-  columns = geo.columns(loops, cut, *geo.counts(loops, cut)).numpy()
-  assert columns.shape == (1, kernel.num_configs, geo.NUM_COLUMNS)
+  columns = models._Columns.of_tiles(
+      loops, cut, *geo.counts(loops, cut)).numpy()
+  assert columns.shape == (1, kernel.num_configs, models._Columns.NUMBER)
   return columns[0]
 
 
@@ -146,9 +131,8 @@ def block_columns_of(kernel, tiles='elements'):
   """The groups of the columns of the first configuration."""
   geo, loops, cut = feature_tiles.tensorflow_tiles(
       kernel, checks.stats_of([kernel]), tiles=tiles)
-  counts, covered = geo.counts(loops, cut)
-  columns = geo.block_columns(
-      loops, cut, covered, counts.tile_elements).numpy()
+  columns = models._Columns.of_blocks(
+      loops, cut, *geo.counts(loops, cut)).numpy()
   assert columns.shape == (1, kernel.num_configs, 38)
   waves, runs, summed, size, peaks, up, elements = np.split(
       columns[0, 0], [4, 8, 10, 11, 29, 30])

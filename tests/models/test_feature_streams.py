@@ -91,23 +91,6 @@ def convolution(image, filters, out, numbers, **groups):
       **{name: [number] for name, number in groups.items()}})]
 
 
-def test_each_group_of_the_batch_has_features_of_its_own():
-  """The gradient of 256 filters of 3 x 3, one for each of 256 channels.
-
-  image f32 [8, 6, 6, 256], whose channels are the batch, and the result's
-  gradient [8, 4, 4, 256], whose summands are the 8 images; rows of 6 are 8, of
-  4 are 4, and of 1 are 2. Half of the channels need half of all three.
-  """
-  counts = counts_of(
-      convolution((8, 6, 6, 256), (8, 4, 4, 256), (3, 3, 1, 256),
-                  (3, 0, 1, 2, 0, 0, 0, 3, 1, 2, 0, 0, 2, 3),
-                  batch_group_count=256),
-      [(3, 3, 1, 2), (3, 3, 1, 1)], [(8, 4, 1, 2), (8, 4, 1, 1)])
-  whole = 4 * 256 * (8 * 6 * 8 + 8 * 4 * 4 + 3 * 3 * 2)
-  np.testing.assert_array_equal(counts['block_bytes'], [whole, whole / 2])
-  np.testing.assert_array_equal(counts['moved_bytes'], [whole, whole])
-
-
 def test_wide_groups_take_all_their_blocks_of_weights():
   """f32 [8, 4, 4, 512] in two groups x [1, 1, 256, 256]: 2 x 2 blocks.
 
@@ -147,9 +130,6 @@ def test_windows_that_are_reduced_are_loops():
   tile = 4 * 8 * 128
   np.testing.assert_array_equal(counts['block_bytes'], [
       tile * (17 * 17 + 64), tile * (45 + 8), tile * (27 + 8)])
-  # Of each element 9 taps are added up, after whatever made it.
-  np.testing.assert_array_equal(
-      counts['vector_registers'], [64 * (1 + 9)] * 3)
 
 
 def test_a_slice_moves_only_what_it_takes():
