@@ -1394,7 +1394,7 @@ class _Statistics(tf.keras.layers.Layer):
       first += width
     tiles = stored.get('tiles', _TILES[0])
     _check_choice('feature_stats: tiles', tiles, _TILES)
-    self._initial[..., -1] = 2.0 * (tiles == _TILES[1])
+    self._initial[..., -1] = tiles == _TILES[1]
 
   def _bounds_of(self, stored, table):
     """float32 [minimum and maximum, columns]."""
@@ -1471,11 +1471,6 @@ class _Statistics(tf.keras.layers.Layer):
   def in_elements(self) -> tf.Tensor:
     """Whether tile bounds count elements: bool []."""
     return self._bounds()[0, 0, -1] > 0
-
-  def in_blocks(self) -> tf.Tensor:
-    """Whether a model sees `_Columns.of_blocks`: bool []. Models saved
-    before there were any have another mark for elements."""
-    return self._bounds()[0, 0, -1] > 1
 
   def known(self) -> tf.Tensor:
     """bool []."""
@@ -1911,7 +1906,7 @@ class _Loops(NamedTuple):
   features: tf.Tensor  # [kernels, 12], 1 for features in and out
   taps: tf.Tensor      # [kernels, 12], 1 where each element has own weights
   bound: tf.Tensor     # int32 [kernels, 12], config columns of tile bounds
-  kernel_axis: tf.Tensor  # int32 [kernels, 6], of the filter's dimensions; or -1
+  kernel_axis: tf.Tensor  # int32 [kernels, 6], axis of filter dimensions, or -1
   written: tf.Tensor   # [kernels, 6], elements of the size that are written
   products: tf.Tensor  # [kernels], how many; all but the last are left out
   has_convolution: tf.Tensor  # [kernels]
@@ -2721,8 +2716,8 @@ class MyEarlyJoinSAGE(_TileRanker):
              known: Sequence[tf.Tensor], embedded: Sequence[tf.Tensor] = (),
              further: Optional[Callable[[], tf.Tensor]] = None) -> tf.Tensor:
     """A first layer on the `known` columns, or on scaled ones without
-    statistics. Its weights have rows for both; `further` columns, if a model
-    sees them, take the scaled ones' rows and those of input bounds, which no
+    statistics. Its weights have rows for both; `further` columns, of tiles in
+    elements, take the scaled ones' rows and those of input bounds, which no
     file has, as many as there are."""
     kernel, bias = layer.dense.kernel, layer.dense.bias
     scaled = len(_LOG_SCALES) * feats.shape[-1]
@@ -2737,13 +2732,15 @@ class MyEarlyJoinSAGE(_TileRanker):
       columns = further()[..., :free.shape[0]]
       return on_known() + _matmul(columns, free[:columns.shape[-1]])
 
+    def on_scaled():
+      columns = tf.concat([_log_scales(feats), *embedded], -1)
+      return _matmul(columns, kernel[:others], bias)
+
+    statistics = self._statistics
     return layer.finish(tf.cond(
-        self._statistics.known(),
-        lambda: tf.cond(self._statistics.in_blocks(), on_more, on_known)
-        if further else on_known(),
-        lambda: _matmul(
-            tf.concat([_log_scales(feats), *embedded], -1),
-            kernel[:others], bias)))
+        statistics.known(), lambda: tf.cond(
+            statistics.in_elements(), on_more, on_known)
+        if further else on_known(), on_scaled))
 
   def _score(self, graph, encoded, config_feats):
     return self._sum(*self._learned_and_log_times(graph, encoded, config_feats))
@@ -2775,7 +2772,7 @@ class MyEarlyJoinSAGE(_TileRanker):
     time_loss = tf.reduce_mean(
         LogMSE().call(tf.cast(labels, log_times.dtype), log_times))
     sure = tf.minimum(tf.stop_gradient(self._machine.sharpness()) / 10, 1.0)
-    sure *= 1 - _as_float(self._statistics.in_blocks())
+    sure *= 1 - _as_float(self._statistics.in_elements())
     own_loss = time_loss + sure ** 2 * tf.reduce_mean(learned ** 2)
     return (self._sum(learned, log_times),
             _as_float(self._statistics.known()) * own_loss)
