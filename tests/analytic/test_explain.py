@@ -35,7 +35,7 @@ def test_a_tile_by_hand():
       block_bytes=2 * 4 * 4096, footprint_bytes=2 * 2 * 4 * 4096,
       padding=1.2, rounding=1.3333, terms=explain.Terms(
           launch=5.0, steps=4.0, traffic=65536.0, pieces=4.0, matrix=0.0,
-          vector=64.0, first_transfer=32768.0, unhidden=0.0))
+          vector=8.0, first_transfer=32768.0, unhidden=0.0))
   assert explanation.steps == 2
   assert explanation.time_ns == 5 + 4 + 65540 + 32768
   assert explanation.text() == (
