@@ -842,7 +842,9 @@ class _Ranker(_TrainedModel):
   not grow with their number; a score depends on its configuration alone.
   """
   _CHUNK_FLOATS = 3 * 2 ** 17  # Of [nodes, chunk, width]; fits in a cache.
-  _CHUNKS_AT_ONCE = 2  # One fills the gaps that the other leaves on the cores.
+  # One fills the gaps that the other leaves: on two cores 3 % of the time of
+  # `MyEarlyJoinSAGE` and `EarlyJoinSAGE`, the least of passes over 6 kernels.
+  _CHUNKS_AT_ONCE = 2
   _early = False  # Whether configurations join the nodes, or later on.
   _repeats_last = True  # Whether `forward` puts them there.
   _members = property(lambda self: [self])
