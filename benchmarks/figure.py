@@ -1,8 +1,9 @@
-"""Draws the README's figure, docs/results.png, from results/accuracy.csv.
+"""Draws the figures of docs/: results.png from rows, architecture.png.
 
   python benchmarks/figure.py
 
-It has the rows of the README's table, which `accuracy.py --readme` writes.
+results.png has the rows of the tables of docs/results.md: means over seeds and
+kernels, with the standard deviation over seeds where there are several.
 """
 
 from __future__ import annotations
@@ -10,60 +11,41 @@ from __future__ import annotations
 import pathlib
 
 import matplotlib
-import pandas
 
 matplotlib.use('Agg')
 
-from matplotlib import pyplot
+from matplotlib import patches, pyplot
 
-HERE = pathlib.Path(__file__).resolve().parent
-# Name in the CSV -> on the axis, from the top.
-MODELS = {
+import tables
+
+DOCS = pathlib.Path(__file__).resolve().parent.parent / 'docs'
+# Row -> on the axis, from the top.
+ROWS = {
     'MyEarlyJoinSAGE': 'MyEarlyJoinSAGE',
     'AnalyticTileModel': 'AnalyticTileModel',
     'LightGBM': 'LightGBM',
-    'EarlyJoinSAGE': 'EarlyJoinSAGE (baseline)'}
-CHOICES = {'default': 'default tile', 'random': 'random choice'}
-PANELS = (
-    ('compiled_v3', 'test', 'Test programs\nTPU compiler\'s estimates'),
-    ('compiled_v3', 'real', '15 real kernels\ntimed on a TPU v3'),
-    ('measured_tiles', 'valid', 'C loops\ntimed on a CPU'))
+    'EarlyJoinSAGE': 'EarlyJoinSAGE (baseline)',
+    'default': 'default tile',
+    'random': 'random choice'}
+PANELS = (  # Table, split, title.
+    ('accuracy-compiled', 'test', "Test programs\nTPU compiler's estimates"),
+    ('accuracy-compiled', 'real', '15 real kernels\ntimed on a TPU v3'),
+    ('accuracy-cpu', 'valid', 'C loops\ntimed on a CPU'),
+    ('accuracy-gpu', 'valid', 'Triton kernels\ntimed on a GPU'))
 COLORS = {1: '#c2410c', 5: '#1d4ed8'}
+INK, LINE = '#1b1f24', '#9ca3af'
 
 
-def slowdowns(rows: pandas.DataFrame, split: str) -> dict[str, dict]:
-  """Label -> {k: mean slowdown over seeds in per cent}; k is 1 or 5."""
-  by_model = {}
-  for name, label in MODELS.items():
-    runs = rows[rows['name'] == name]
-    if len(runs):
-      by_model[label] = {k: 100 * runs[f'{split}_micro_top{k}'].mean()
-                         for k in COLORS}
-  first = rows.iloc[0]
-  by_model[CHOICES['default']] = {1: 100 * first[f'{split}_default']}
-  by_model[CHOICES['random']] = {k: 100 * first[f'{split}_random{k}']
-                                 for k in COLORS}
-  return by_model
-
-
-def figure(table: pandas.DataFrame) -> pyplot.Figure:
-  labels = [*MODELS.values(), *CHOICES.values()]
+def results() -> pyplot.Figure:
+  shown, labels = tables.views(), list(ROWS.values())
   with pyplot.rc_context({'font.size': 10, 'font.family': 'DejaVu Sans'}):
     drawn, panels = pyplot.subplots(
-        1, len(PANELS), figsize=(10, 3.4), sharey=True, layout='constrained')
-    for axes, (data, split, title) in zip(panels, PANELS):
-      rows = table[(table['data'] == data) & (table['status'] == 'ok')]
-      rows = rows[rows['epochs'] == rows['epochs'].max()]
-      for label, values in slowdowns(rows, split).items():
-        height = -labels.index(label)
-        axes.plot(list(values.values()), [height] * len(values),
-                  color='#9ca3af', linewidth=2, zorder=1)
-        for k, value in values.items():
-          axes.scatter(value, height, s=45, color=COLORS[k], zorder=2)
-          axes.annotate(f'{value:.1f}' if value < 10 else f'{value:.0f}',
-                        (value, height), textcoords='offset points',
-                        xytext=(0, 6), ha='center', fontsize=8,
-                        color=COLORS[k])
+        1, len(PANELS), figsize=(12, 3.4), sharey=True, layout='constrained')
+    for axes, (table, split, title) in zip(panels, PANELS):
+      for height, row in enumerate(ROWS):
+        _draw_row(axes, -height, {
+            k: cell for k in COLORS if (cell := shown[table].cells.get(
+                row, {}).get(f'{split}_top{k}'))})
       axes.set_xscale('symlog', linthresh=1, linscale=0.6)
       axes.set(title=title, xlim=(-0.25, 600), ylim=(0.5 - len(labels), 0.7),
                xticks=[0, 1, 10, 100], xticklabels=['0', '1', '10', '100'],
@@ -74,7 +56,8 @@ def figure(table: pandas.DataFrame) -> pyplot.Figure:
       axes.spines[['top', 'right', 'left']].set_visible(False)
       axes.tick_params(axis='y', length=0)
     drawn.supxlabel('slower than the fastest tile, % (lower is better; '
-                    'logarithmic above 1)', fontsize=10)
+                    'logarithmic above 1; bars: standard deviation over seeds)',
+                    fontsize=10)
     drawn.legend(
         handles=[pyplot.Line2D([], [], marker='o', linestyle='', color=color,
                                label=f'best of the first {k}' if k > 1 else
@@ -83,11 +66,88 @@ def figure(table: pandas.DataFrame) -> pyplot.Figure:
   return drawn
 
 
+def _draw_row(axes, height: float, cells: dict[int, tables.Cell]) -> None:
+  axes.plot([cell.value for cell in cells.values()], [height] * len(cells),
+            color=LINE, linewidth=2, zorder=1)
+  for k, cell in cells.items():
+    if cell.spread == cell.spread:
+      axes.errorbar(cell.value, height, xerr=cell.spread, color=COLORS[k],
+                    capsize=3, linewidth=1.2, zorder=2)
+    axes.scatter(cell.value, height, s=45, color=COLORS[k], zorder=3,
+                 clip_on=False)
+    axes.annotate(f'{cell.value:.{int(cell.value < 10)}f}',
+                  (cell.value, height), textcoords='offset points',
+                  xytext=(0, 6), ha='center', fontsize=8, color=COLORS[k])
+
+
+# Left, top, width and lines of each box of the picture; the first line is bold.
+_BOXES = {
+    'files': (0, 9, 2.5, ('TpuGraphs .npz', 'tuning data .pb', 'sample-data')),
+    'programs': (0, 5.6, 2.5, ('Your program', 'JAX, TensorFlow,',
+                               'HLO, StableHLO')),
+    'compiler': (3.3, 5.6, 2.5, ('hlo/', "Google's TPU compiler",
+                                 'features of kernels')),
+    'data': (3.3, 9, 2.5, ('data/', 'read, checked,', 'cached, scaled')),
+    'models': (6.6, 9, 2.8, ('models.py', 'layout_models.py',
+                             'what a student hands in')),
+    'analytic': (6.6, 5.6, 2.8, ('analytic/', 'geometry as arrays, legal',
+                                 'tiles, blocks, machines')),
+    'engine': (10.2, 9, 2.8, ('engine/ + tasks/', 'train, score, evaluate,',
+                              'predict, rank')),
+    'serving': (10.2, 5.6, 2.8, ('serving/', 'CostModel, rank, kernels,',
+                                 'export')),
+    'student': (13.9, 9.9, 3, ('Student', 'course/: doctor, verify,',
+                               'package, kaggle-csv')),
+    'researcher': (13.9, 7.75, 3, ('Researcher', 'report/, sweep/,',
+                                   'evaluate, foreign models')),
+    'engineer': (13.9, 5.6, 3, ('Compiler engineer', 'tiles and blocks to',
+                                'time first'))}
+_ARROWS = (('files', 'data'), ('programs', 'compiler'), ('compiler', 'data'),
+           ('data', 'models'), ('models', 'engine'), ('models', 'analytic'),
+           ('compiler', 'analytic'), ('analytic', 'serving'),
+           ('engine', 'serving'), ('engine', 'student'),
+           ('engine', 'researcher'), ('serving', 'engineer'))
+
+
+def architecture() -> pyplot.Figure:
+  """What flows where, from files and programs to those who use it."""
+  with pyplot.rc_context({'font.size': 9, 'font.family': 'DejaVu Sans'}):
+    drawn, axes = pyplot.subplots(figsize=(12, 4.6), layout='constrained')
+    axes.set(xlim=(-0.2, 17.1), ylim=(3.2, 10.2))
+    axes.axis('off')
+    for name, (left, top, width, lines) in _BOXES.items():
+      is_user = name in ('student', 'researcher', 'engineer')
+      axes.add_patch(patches.FancyBboxPatch(
+          (left, top - 1.75), width, 1.75, boxstyle='round,pad=0.05',
+          facecolor='#fff7ed' if is_user else '#eff6ff', edgecolor=LINE))
+      for number, line in enumerate(lines):
+        axes.text(left + width / 2, top - 0.35 - 0.55 * number, line,
+                  ha='center', va='center', color=INK,
+                  fontweight='bold' if not number else 'normal')
+    for start, end in _ARROWS:
+      axes.annotate('', _side(end, start), _side(start, end), arrowprops={
+          'arrowstyle': '-|>', 'color': INK, 'linewidth': 1.2})
+    axes.text(0, 3.4, 'Imports go one way, from right to left. traces/ learns '
+              "a GPU's constants from PyTorch traces and stands apart.",
+              color=INK)
+  return drawn
+
+
+def _side(of: str, towards: str) -> tuple[float, float]:
+  """The middle of the side of a box that faces another."""
+  left, top, width, _ = _BOXES[of]
+  other_left, other_top, _, _ = _BOXES[towards]
+  if abs(left - other_left) < 1:
+    return left + width / 2, top - 1.85 if other_top < top else top + 0.1
+  return (left + width + 0.08 if other_left > left else left - 0.08,
+          top - 0.875)
+
+
 def main() -> None:
-  table = pandas.read_csv(HERE / 'results' / 'accuracy.csv')
-  # A white background of its own: readable on light and on dark pages.
-  figure(table).savefig(HERE.parent / 'docs' / 'results.png', dpi=160,
-                        facecolor='white', metadata={'Software': None})
+  for name, draw in (('results', results), ('architecture', architecture)):
+    # A white background of its own: readable on light and on dark pages.
+    draw().savefig(DOCS / f'{name}.png', dpi=130, facecolor='white',
+                   metadata={'Software': None})
 
 
 if __name__ == '__main__':

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import dataclasses
 import datetime
 import hashlib
 import io
@@ -26,6 +27,7 @@ import pandas
 
 from machine import machine
 from tpu_graphs_ext import files
+from tpu_graphs_ext.tasks import layout, tile
 
 HERE = pathlib.Path(__file__).resolve().parent
 PROJECT = HERE.parent
@@ -181,8 +183,10 @@ class View(NamedTuple):
   rows: Mapping[str, str]
 
 
-def text_of(view: View) -> str:
+def text_of(view: Union[View, str]) -> str:
   """The table in Markdown, and what made it."""
+  if isinstance(view, str):
+    return view
   shown = view.rows or {row: row for row in view.cells}
   lines = [['', *(head for head, _ in view.heads)],
            ['---'] + ['---:'] * len(view.heads)]
@@ -253,7 +257,7 @@ def _ranked(split: str, heads: Mapping[str, int],
           for number, (measure, digits) in enumerate(heads.items())]
 
 
-def views() -> dict[str, View]:
+def views() -> dict[str, Union[View, str]]:
   """Every table of a page, by name."""
   compiled, shipped = of_accuracy('compiled_v3'), of_numbers('pretrained-v3')
   slowdowns = {'top1': 1, 'top5': 1}
@@ -350,10 +354,49 @@ def views() -> dict[str, View]:
       'assignment': View(
           [('most memory', '{memory_gb:.1f} GB'),
            ('time', '{minutes:.0f} min')],
-          of_numbers('assignment'), {})}
+          of_numbers('assignment'), {}),
+      **{'settings-' + group.split()[-1].lower(): settings(group)
+         for group in _SETTINGS}}
 
 
-def with_tables(text: str, shown: Mapping[str, View]) -> str:
+# Group of docs/settings.md -> settings of `train`.
+_SETTINGS = {
+    'The model': ('model', 'models_py', 'model_kwargs_json', 'recipe',
+                  'members', 'tiles'),
+    'The data': ('data_root', 'source', 'search', 'cache_dir', 'toy_data'),
+    'A step': ('batch', 'configs', 'list_size', 'max_configs', 'keep_nodes',
+               'lr', 'lr_schedule', 'clip_norm', 'losses'),
+    'The end': ('epochs', 'early_stop', 'eval_every', 'validate_batches'),
+    'The run and its outputs': (
+        'out_dir', 'results_csv', 'test_mode', 'tensorboard', 'seed', 'run_id',
+        'resume')}
+
+
+def settings(group: str) -> str:
+  """The settings of a group, made from the data classes of both tasks."""
+  tasks = [{field.name: (field, getattr(defaults, field.name))
+            for field in dataclasses.fields(defaults)}
+           for defaults in (tile.TrainSettings(), layout.LayoutTrainSettings())]
+  lost = set(tasks[0]) | set(tasks[1])
+  lost -= {name for names in _SETTINGS.values() for name in names}
+  if lost:
+    raise ValueError(f'_SETTINGS lacks {", ".join(sorted(lost))}')
+  lines = ['| flag | type | tiles | layouts | meaning |',
+           '| --- | --- | --- | --- | --- |']
+  for name in _SETTINGS[group]:
+    field = next(of[name][0] for of in tasks if name in of)
+    kind = re.sub(r'Optional\[(\w+)\]', r'\1', str(field.type))
+    rule = field.metadata.get('choices')
+    meaning = field.metadata['help'] + (
+        f' ({" or ".join(filter(None, rule))})' if rule else '')
+    defaults = ['-' if name not in of else '' if of[name][1] in ('', None)
+                else f'`{of[name][1]}`' for of in tasks]
+    lines.append(f'| `--{name}` | {kind} | ' + ' | '.join(defaults)
+                 + f' | {meaning.replace("<", "&lt;")} |')
+  return '\n'.join(lines) + '\n'
+
+
+def with_tables(text: str, shown: Mapping[str, Union[View, str]]) -> str:
   """The page with its tables made anew.
 
   Raises:
@@ -370,7 +413,7 @@ def pages() -> list[pathlib.Path]:
 
 def stale() -> list[str]:
   """Code whose rows were made by an older version of it."""
-  older = {cell.code for view in views().values()
+  older = {cell.code for view in views().values() if isinstance(view, View)
            for columns in view.cells.values() for cell in columns.values()
            if cell.code}
   return sorted(code for code in older

@@ -32,7 +32,6 @@ NOT_RUN = {
     'docs/blocks.md': {'def seconds(choice):': 'needs a TPU'},
     'docs/extending.md': {
         'class _GatedRound': 'docs/my_model.py, which the next block appends'},
-    'docs/robustness.md': {'./run_scripts/test.sh -m survive': 'half an hour'},
     'docs/scale.md': {'dask scheduler': 'needs several machines'}}
 # Printed -> run: fewer epochs, models, kernels, trees and tests.
 SMALLER = {

@@ -1,5 +1,6 @@
 """What the pages say is so: links, files, commands, models, columns."""
 
+import ast
 import re
 import shlex
 
@@ -220,3 +221,17 @@ def test_the_numbers_of_opcodes_and_element_types():
   assert [(int(number), name) for number, name in listed] == [
       *schema.OPCODE_NAMES.items(), *enumerate((
           name.removeprefix('shape_element_type_is_') for name in types), 2)]
+
+
+def test_messages_of_the_troubleshooting_page_are_those_of_the_code():
+  literals = ' '.join(
+      node.value for path in (*PACKAGE.rglob('*.py'), PROJECT / 'models.py')
+      for node in ast.walk(ast.parse(path.read_text(encoding='utf-8')))
+      if isinstance(node, ast.Constant) and isinstance(node.value, str))
+  messages = [message for cells in table_rows(text_of(
+      'docs/troubleshooting.md')) for message in re.findall(
+          '`([^`]{20,})`', cells[0])]
+  assert len(messages) > 10
+  lost = [(message, part.strip()) for message in messages
+          for part in message.split('...') if part.strip() not in literals]
+  assert not lost

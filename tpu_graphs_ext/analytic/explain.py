@@ -81,7 +81,8 @@ class Explanation:
       physical dimension, most major first; the whole dimension where the
       configuration has no bound.
     kernel_bounds: the same of a convolution's filter; empty without one.
-    output_elements, kernel_elements: the same in elements.
+    output_elements: `output_bounds` in elements.
+    kernel_elements: `kernel_bounds` in elements.
     output_tiles: tiles that the tiled tensor is cut into.
     kernel_tiles: steps of the contraction in each of them, at least 1.
     streams: number of tensors read or written.

@@ -37,8 +37,8 @@ class BlockChoice:
 @dataclasses.dataclass(frozen=True)
 class BlockRanking:
   """The blocks to measure first."""
-  product: AnyProduct
-  tpu: str
+  product: AnyProduct  # Its sizes, types and what is not counted.
+  tpu: str  # Generation, such as 'v6e'.
   vmem_limit_bytes: int  # What they were allowed.
   choices: list[BlockChoice]  # Best first.
   candidates: int  # How many there were.

@@ -35,9 +35,9 @@ class CompiledKernel:
 @dataclasses.dataclass(frozen=True)
 class CompilerReport:
   """The kernels of a program, those with most estimated time first."""
-  source: str
-  tpu: str
-  kernels: list[CompiledKernel]
+  source: str  # The program's name.
+  tpu: str  # Generation, such as 'v5e'.
+  kernels: list[CompiledKernel]  # One for all equal ones.
   notes: list[str]  # How they were made and what was left out.
 
   def text(self) -> str:

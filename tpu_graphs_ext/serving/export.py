@@ -28,15 +28,11 @@ _WHAT = 'A ranking model of tpu_graphs_ext, exported for serving.'
 
 @dataclasses.dataclass(frozen=True)
 class Export:
-  """The SavedModel that `export` wrote.
-
-  Attributes: its folder, the class of the model, the number of opcodes that it
-  knows (others count as unknown), and the type and shape of each input.
-  """
-  out: str
-  model: str
-  num_ops: int
-  inputs: dict[str, str]
+  """The SavedModel that `export` wrote."""
+  out: str  # Its folder.
+  model: str  # Class of the model.
+  num_ops: int  # Opcodes that it knows; others count as unknown.
+  inputs: dict[str, str]  # Name -> type and shape.
 
   def text(self) -> str:
     """A heading, and a line for each input and the output."""

@@ -18,7 +18,7 @@ class TileChoice:
   """One tile that the model likes, or the default."""
   place: int  # From 1, among all scored tiles.
   score: float  # The model's; lower is faster, without a unit.
-  tile: explain.Explanation
+  tile: explain.Explanation  # Its bounds, counts and reasons.
   predicted_ns: Optional[float]  # The model's analytic time, if it has one.
   over_default: Optional[float]  # That time over the default's.
   measured_ns: Optional[int]  # The fastest run of this tile in the file.
@@ -45,7 +45,7 @@ class TileChoice:
 @dataclasses.dataclass(frozen=True)
 class KernelRanking:
   """The tiles to try for one kernel."""
-  name: str
+  name: str  # XLA's, unique in a program.
   copies: int  # How often it runs, counting all equal kernels of the program.
   op_name: str  # The operation in the user's program; '' if unknown.
   share: Optional[float]  # Of the program's time, by the compiler's cycles.
@@ -62,7 +62,7 @@ class KernelRanking:
   default: Optional[TileChoice]  # The tile to beat.
   default_from: str  # As in `kernel_sources`.
   notes: list[str]  # A sentence each.
-  unfamiliar: list[out_of_range.OutOfRange]
+  unfamiliar: list[out_of_range.OutOfRange]  # Outside the training data.
 
   def to_json(self) -> dict[str, Any]:
     return {**vars(self), 'default': self.default and self.default.to_json(),
@@ -73,10 +73,10 @@ class KernelRanking:
 @dataclasses.dataclass(frozen=True)
 class SourceRanking:
   """The tiles to try for all kernels of a `kernel_sources.Source`."""
-  name: str
-  kernels: list[KernelRanking]
-  notes: list[str]
-  faults: list[str]
+  name: str  # Of the program or file.
+  kernels: list[KernelRanking]  # Most estimated time first.
+  notes: list[str]  # How they were made and what was left out.
+  faults: list[str]  # Why some cannot be ranked.
   report: compiler_report.CompilerReport  # Of programs: all kernels.
 
   def text(self, verbose: bool = False) -> str:
