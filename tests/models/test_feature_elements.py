@@ -227,8 +227,8 @@ def test_the_analytic_time_counts_whole_waves_of_elements():
         **stats.to_json(), 'tiles': tiles})
     scores = checks.scores_untraced(model, kernel, stats)
     c, n = model.constants(), counts_of(kernel, tiles)
-    memory = (n['moved_bytes'] / c['bytes_per_ns']
-              + c['piece_ns'] * work * n['pieces'])
+    memory = n['crowding'] * (n['moved_bytes'] / c['bytes_per_ns']
+                              + c['piece_ns'] * work * n['pieces'])
     vector = c['vector_ns'] * work * n['vector_registers']
     np.testing.assert_allclose(np.exp(scores), (
         c['launch_ns'] + c['step_ns'] * n['streams'] * work * n['steps']

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from support import feature_tiles, tiny_kernels
+from support import feature_tiles, tiny_hlo, tiny_kernels
 from support import model_checks as checks
 from tpu_graphs_ext import load_models
 from tpu_graphs_ext.analytic import explain, geometry
@@ -13,7 +13,7 @@ from tpu_graphs_ext.data import read, schema
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.engine import metrics
-from tpu_graphs_ext.hlo import tuning
+from tpu_graphs_ext.hlo import protos, tuning
 from tpu_graphs_ext.sample import write
 
 models = load_models.models_module()
@@ -70,6 +70,35 @@ def test_other_statistics_are_told_by_whole_numbers(sample):
       counts = tensorflow_counts(kernel, stats, model_stats=both)
       for name in counts:
         np.testing.assert_allclose(counts[name], expected[name], rtol=1e-5)
+
+
+def fused(dims):
+  """entry: fusion calls tanh(parameter)."""
+  module = protos.HloModuleProto(name='fused', entry_computation_id=2)
+  body = module.computations.add(id=1, root_id=11)
+  tiny_hlo.add(body, 10, 'parameter', dims)
+  tiny_hlo.add(body, 11, 'tanh', dims, None, [10])
+  entry = module.computations.add(id=2, root_id=21)
+  tiny_hlo.add(entry, 20, 'parameter', dims)
+  tiny_hlo.add(entry, 21, 'fusion', dims, None, [20],
+               called_computation_ids=[1])
+  return module
+
+
+def test_large_tiles_are_crowded_and_those_of_one_operation_sooner():
+  """16 x 8, 32 x 8 and 256 x 8 of the 256 x 8 layout tiles; 128 or 1,024 are
+  small enough. Of products any number is."""
+  dims, bounds = [2048, 1024], [[16, 8], [32, 8], [256, 8]]
+  for module, crowding in (
+      (tiny_hlo.elementwise(dims), [1, 2, 16]),
+      (tiny_hlo.elementwise(dims, opcode='copy'), [1, 1, 2]),
+      (fused(dims), [1, 1, 2]),
+      (tiny_hlo.product(2048, 1024, 1024), [1, 1, 1])):
+    kernel = feature_tiles.kernel_of_module(
+        module, bounds, [[128, 8]] * 3 if 'conv' in str(module) else [()] * 3)
+    explainer = explain.Explainer(kernel)
+    np.testing.assert_array_equal(explainer.loops.counts(
+        explainer.tiles(kernel.config_feat))['crowding'], crowding)
 
 
 # --- Degenerate input --------------------------------------------------------

@@ -43,8 +43,8 @@ def test_analytic_time_by_hand():
 
   100 + 10 * 2 * 3 + 20 + 0.5 * 10 + 2048 / 1024 = 187.
   """
-  some = counts(streams=2, steps=3, moved_bytes=4096, pieces=6, matrix_rows=7,
-                vector_registers=2, block_bytes=2048)
+  some = counts(streams=2, steps=3, moved_bytes=4096, pieces=6, crowding=1,
+                matrix_rows=7, vector_registers=2, block_bytes=2048)
   log_time, shares = machine()(some, hardware())
   assert log_time.numpy() == pytest.approx(math.log(187))
   # Of 100 + 60 + 10 + 20 + 2 = 192.
@@ -58,6 +58,10 @@ def test_analytic_time_by_hand():
   faster = hardware(bytes_per_ns=2048)
   assert machine()(some, faster)[0].numpy() == pytest.approx(
       math.log(100 + 60 + 20 + 0.5 * 8 + 1))
+  # Transfers that take three times as long, 30 ns, hide the arithmetic.
+  some = some._replace(crowding=tf.constant([[3.0]]))
+  assert machine()(some, hardware())[0].numpy() == pytest.approx(
+      math.log(100 + 60 + 30 + 0.5 * 20 + 2))
 
 
 def test_the_correction_starts_at_exactly_zero():

@@ -41,6 +41,7 @@ class Terms:
 
       time = launch + steps + max(m, a) + unhidden * min(m, a) + first_transfer
       m = traffic + pieces,  a = matrix + vector
+  Traffic and pieces take longer for tiles that are too large to be overlapped.
 
   The first transfer, of the first blocks in and the last out, hides nothing.
   """
@@ -191,11 +192,12 @@ class Explainer:
 
 def _terms(counted: Mapping[str, Any], constants: TpuConstants) -> Terms:
   """From counts by name, numbers or arrays."""
+  crowding = counted['crowding']
   return Terms(
       launch=constants.launch_ns + 0 * counted['steps'],
       steps=constants.step_ns * counted['streams'] * counted['steps'],
-      traffic=counted['moved_bytes'] / constants.bytes_per_ns,
-      pieces=constants.piece_ns * counted['pieces'],
+      traffic=crowding * counted['moved_bytes'] / constants.bytes_per_ns,
+      pieces=crowding * constants.piece_ns * counted['pieces'],
       matrix=constants.matrix_row_ns * counted['matrix_rows'],
       vector=constants.vector_ns * counted['vector_registers'],
       first_transfer=counted['block_bytes'] / constants.bytes_per_ns,
