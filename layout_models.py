@@ -866,8 +866,8 @@ _SHAPE, _OWN_LAYOUT = 21, 134  # First of six node columns each.
 _CONVOLUTION_OP, _RESHAPE_OP = 26, 75  # Opcodes of the files.
 _CONCATENATE_OP, _TRANSPOSE_OP, _TUPLE_OP = 22, 98, 99
 # Those whose output has a layout of its own: convolution, dot, gather, reduce,
-# reshape, scatter, slice, sort, transpose; and those of which each reader gets
-# the layout that suits it: broadcast, constant, iota.
+# reshape, scatter, slice, sort, transpose; and those that XLA duplicates per
+# consumer: broadcast, constant, iota.
 _NEW_LAYOUT = [26, 34, 42, 70, 75, 82, 92, 93, _TRANSPOSE_OP]
 _SHARED = [13, 24, 48]
 # Node columns of a convolution: batch and features of its input, input and

@@ -386,7 +386,7 @@ class _Graph:
     return tfgnn.homogeneous(producer, consumer, node_features=states)
 
   def on_nodes(self, x: tf.Tensor) -> tf.Tensor:
-    """Gives each node what its kernel has."""
+    """Broadcasts per-kernel values to nodes."""
     return tf.gather(x, self.kernel_of)
 
   def pool(self, reduction: str, x: tf.Tensor) -> tf.Tensor:
@@ -744,7 +744,7 @@ class _TrainedModel(tf.keras.Model):
     self._average = None  # Needs the weights.
 
   def compile(self, optimizer='rmsprop', loss=None, **kwargs):
-    """Like Keras's; `objective` comes before the given loss."""
+    """Like Keras's; `objective`, if set, overrides `loss`."""
     own_loss = _OBJECTIVES[self._objective]
     super().compile(
         optimizer=optimizer, loss=own_loss() if own_loss else loss, **kwargs)
@@ -820,7 +820,7 @@ def _with_repeats_last(scores: tf.Tensor,
       tf.gather(tf.reshape(scores, [-1]), first), tf.shape(scores))
   worst = tf.reduce_max(of_first, -1, keepdims=True)
   size = tf.maximum(tf.reduce_max(tf.abs(of_first), -1, keepdims=True), 1.0)
-  # Sorting keeps the order of what is equal.
+  # argsort is stable.
   order = tf.argsort(tf.where(copies, of_first, np.inf))
   k = tf.cast(tf.argsort(order) + 1, tf.float32)
   last = tf.minimum(worst + k * (size / 1024), tf.float32.max)
@@ -1410,7 +1410,9 @@ class _Statistics(tf.keras.layers.Layer):
           '`tpu-graphs-ext stats` prints them.') from None
 
   def check(self, node_width: int, config_width: int) -> None:
-    """Raises a ValueError unless that many columns vary; before `build`.
+    """Raises a ValueError unless exactly that many columns vary.
+
+    Call it before `build`.
 
     Statistics of the running script become unknown instead: its features may
     come from a cache that is older than the files.
@@ -1632,7 +1634,7 @@ class _Nodes:
     self.column = {  # [nodes, columns]
         name: raw[:, first:first + number]
         for name, (first, number) in _NODE_COLUMNS.items()}
-    # The parameters of a fusion and of what it calls have the same numbers.
+    # A fusion and its body share parameter numbers.
     number = tf.cast(tf.clip_by_value(  # int32 [nodes]
         tf.squeeze(self.column['parameter_number'], 1), 0, _KEYS - 1), tf.int32)
     self.parameter_key = self.kernel_of * _KEYS + number  # int32 [nodes]
@@ -2203,7 +2205,7 @@ def _laid_out(kernel: tf.Tensor, kind: tf.Tensor, rows: _NodeRows,
       tf.reduce_sum(x, 2) for x in (follow, window))
   # From the first tap of the first element to the last tap of the last one.
   surplus = spread + _as_float(spread > 0) * tf.maximum(between - 1, 0.0)
-  # What follows no loop is whole.
+  # Dimensions that no loop divides are read whole.
   surplus = tf.where(between > 0, surplus, -rows.size)
   per_element = (follow + window) / tf.expand_dims(rows.unit, -1)
   return _Streams(

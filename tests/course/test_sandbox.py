@@ -168,5 +168,5 @@ def test_an_answer_that_was_damaged(tmp_path):
   for text in ('', '[]', 100_000 * '[', '{"faults": []}',
                json.dumps({**answer, 'scores': {'a': ['x']}})):
     path.write_text(text)
-    with pytest.raises(UserError, match='left no whole answer'):
+    with pytest.raises(UserError, match='grading did not finish'):
       sandbox.read_answer(str(path))

@@ -276,7 +276,7 @@ def test_what_cannot_be_verified(copied, tmp_path):
 
 HOSTILE = {
     'exit': ('raise SystemExit(0)\n', 'cannot be imported at line 9 (SystemEx'),
-    'exit at once': ('import os\nos._exit(0)\n', 'models.py ends Python'),
+    'exit at once': ('import os\nos._exit(0)\n', 'models.py exited Python'),
 }
 
 

@@ -186,8 +186,8 @@ def test_a_summary_of_a_compiled_program(source_kernel):
        'place'],
       ['elementwise', '4x2', '-14.1', '%', '2x1', '5', 'of', '6'],
       ['elementwise', '4x2', '0.0', '%'],
-      ("analytic time: the best tile's against the default's, by formula; it "
-       'does not predict the gain, so measure both').split()]
+      ('analytic time: change from the default to the best tile, by formula; '
+       'it does not predict the gain, so measure both').split()]
   assert "default, the TPU compiler's; the model puts it at place 5" in text
 
 

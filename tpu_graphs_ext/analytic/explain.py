@@ -65,7 +65,7 @@ class Terms:
   @property
   def bound(self) -> str:
     """The name of a single tile's largest term."""
-    # Of memory and arithmetic only the longer counts, as its own larger part.
+    # Count only the longer of memory and arithmetic, under its larger term.
     parts = {name: getattr(self, name) for name in BOUND_BY}
     longer = max(('traffic', 'pieces'), ('matrix', 'vector'),
                  key=lambda pair: sum(map(parts.get, pair)))

@@ -83,7 +83,7 @@ def several_positive(text: str) -> list[int]:
 
 
 def model_dir(text: str, out_dir: str, label: str = '--dir') -> str:
-  """The folder of a model of which the first digits, or `latest`, are given.
+  """Resolves a hash prefix or `latest` to a model folder.
 
   Several are separated by commas. `latest` alone looks in `out_dir`; `label`
   is for messages.

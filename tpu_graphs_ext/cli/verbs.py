@@ -174,9 +174,8 @@ def sample_data(args: Namespace) -> None:
       for name, value in chosen.items()}).text())
 
 
-@flags.verb('print what features are scaled with, as --model_kwargs_json of a '
-            'model that takes feature_stats', '--data_root=DATA',
-            '--data_root=DATA --configs=24',
+@flags.verb('print feature statistics as a --model_kwargs_json value',
+            '--data_root=DATA', '--data_root=DATA --configs=24',
             flags=flags.of_settings(StatsSettings))
 def stats(args: Namespace) -> None:
   from tpu_graphs_ext.tasks import feature_stats

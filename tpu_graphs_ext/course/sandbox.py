@@ -248,6 +248,6 @@ def read_answer(path: str) -> Answer:
                 for name, scores in content['scores'].items()})
   except Exception as error:  # The code may have written anything.
     reason = ' '.join(str(error).split())[:200]
-    raise UserError('the steps of the grader left no whole answer: models.py '
-                    'ends Python, or writes files that it should not '
+    raise UserError('grading did not finish: models.py exited Python, or '
+                    'wrote files that it should not '
                     f'({reason})') from error

@@ -230,7 +230,7 @@ class Epochs:
           f'({reason_of(error)}). Lower --batch or --configs, or make room and '
           'run the same command with --resume') from error
     except KeyboardInterrupt:
-      # Before the first step, the checkpoint has all that there is.
+      # Without a step since the last checkpoint there is nothing to save.
       saved = self._save() if self._record.kernels else 'Nothing was trained'
       _log.warning('interrupted after epoch %d. %s. To continue, run the same '
                    'command with --resume', self.progress.epochs, saved)

@@ -22,8 +22,8 @@ from tpu_graphs_ext.data import schema
 
 CONFIGURABLE = ('convolution', 'dot', 'reshape')
 _MAX_ORDERS = 6  # Of a reshape's groups, as in real files.
-_MAX_GROUPS = 14  # With more, nodes of different sizes get the same layout,
-_TOO_FEW_GROUPS = 2  # unless that leaves no more than this.
+_MAX_GROUPS = 14  # With more, groups of nodes of different sizes are merged.
+_TOO_FEW_GROUPS = 2  # Merging must leave more groups than this.
 NO_LAYOUT = ()
 
 

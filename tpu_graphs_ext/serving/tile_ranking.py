@@ -113,7 +113,7 @@ def _summary(kernels: list[KernelRanking]) -> str:
            'its place'), *map(_summary_row, kernels)]
   text = compiler_report.table(rows)
   if any(row[2] for row in rows[1:]):
-    text += ("\nanalytic time: the best tile's against the default's, by "
+    text += ('\nanalytic time: change from the default to the best tile, by '
              'formula; it does not predict the gain, so measure both')
   return text
 

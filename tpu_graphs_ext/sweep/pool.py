@@ -1,4 +1,4 @@
-"""Runs a function on many items, in processes any of which may die.
+"""Maps over worker processes; retries when one dies.
 
 They are of this machine, or the workers of a Dask cluster (docs/scale.md).
 """

@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 # How each file begins; another one of its name is not replaced.
 _STARTS = {'leaderboard.csv': 'rank,model,', 'trials.csv': 'key,model,kwargs,'}
 _SHOWN = 10  # Rows that are printed.
-# Columns of trials.csv before those of what was measured.
+# Leading columns of trials.csv; metrics follow.
 _FIRST = ['key', 'model', 'kwargs', 'settings', 'seed', 'data_root', 'state',
           'error', 'attempts', 'epochs', 'best_epoch', 'parameters', 'seconds']
 

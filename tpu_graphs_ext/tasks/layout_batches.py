@@ -56,7 +56,7 @@ def blocks_to_count(program: Program) -> list[np.ndarray]:
 
 
 def _blocks(program: Program, floats: int) -> list[np.ndarray]:
-  """Configurations in order, int64, with about so many numbers in layouts."""
+  """Consecutive blocks of configurations, int64, of about `floats` values."""
   at_once = max(1, floats // (
       program.num_configurable * len(program.bounds.config.minimum)))
   return np.split(np.arange(program.num_configs),

@@ -360,7 +360,7 @@ class TileTask(shipped.ShippedTask):
 def with_members(settings: TrainSettings) -> TrainSettings:
   """The settings with `members` of the model as one `EnsembleRanker`.
 
-  Of an ensemble, each member is multiplied. Raises UserError if there is no
+  For an ensemble, sets its number of copies. Raises UserError if there is no
   such model, or the models.py has no ensembles.
   """
   cls = load_models.model_class(settings.model, settings.models_py)

@@ -120,7 +120,7 @@ def _drawn(rng: np.random.Generator, there: int, number: int) -> np.ndarray:
 def generated(owner: Any, make: Callable[[Any], Iterator[Arrays]],
               signature: dict[str, tf.TensorSpec], count: int,
               to_graph: Callable[..., Any]) -> tf.data.Dataset:
-  """A dataset of `make(owner)`, anew in each pass, which keeps `owner` alive.
+  """A dataset that calls `make(owner)` in each pass, and holds `owner`.
 
   TensorFlow keeps a dataset's functions until the process ends, so they do not
   hold the owner, its memory and open files. `make` yields arrays as in
