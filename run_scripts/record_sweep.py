@@ -16,6 +16,7 @@ import os
 import random
 import sys
 import time
+import warnings
 
 import torch
 from torch import nn
@@ -27,9 +28,9 @@ TYPES = {FLOAT: torch.float32, TF32: torch.float32, BF16: torch.bfloat16,
          FP16: torch.float16}
 # How often each method of `Sweep` is drawn.
 SHARES = {
-    'product': 600, 'batched': 160, 'attention': 140, 'embedding': 200,
-    'ordering': 120, 'reduction': 200, 'loss': 120, 'normalisation': 160,
-    'pointwise': 700, 'moving': 160, 'optimizer': 120, 'convolution': 300,
+    'product': 1200, 'batched': 160, 'attention': 140, 'embedding': 200,
+    'ordering': 120, 'reduction': 200, 'loss': 180, 'normalisation': 160,
+    'pointwise': 700, 'moving': 260, 'optimizer': 120, 'convolution': 420,
     'copy': 60, 'recurrent': 80}
 
 
@@ -40,8 +41,8 @@ class Sweep:
     self.device = torch.device(device)
     self.cuda = self.device.type == 'cuda'
     self.random = random.Random(seed)
-    # Values in all inputs of an operator, and in the pool.
-    self.most = 2**26 if self.cuda else 2**14
+    # Values of a tensor; the pool has twice as many of a type.
+    self.most = 2**27 if self.cuda else 2**18
     self.pool, self.place = {}, 0
 
   def log(self, low, high):
@@ -53,13 +54,16 @@ class Sweep:
     size, unit = self.log(low, high), self.one_of(64, 64, 64, 8, 1)
     return max(low, size // unit * unit if size > 2 * unit else size)
 
-  def shape(self, make, work=None, most_work=3e10):
-    """The first shape that `make` draws with not too much of anything."""
-    most_work = most_work if self.cuda else 1e7
+  def shape(self, make, sizes=lambda *shape: (0, math.prod(shape)),
+            most_work=3e10):
+    """The first shape that `make` draws that is not too large.
+
+    sizes: of a shape, multiply-adds and values of the largest tensors.
+    """
     while True:
-      shape = make()
-      if math.prod(shape) <= self.most and (
-          not work or work(*shape) <= most_work):
+      work, *values = sizes(*(shape := make()))
+      if max(values) <= self.most and work <= (
+          most_work if self.cuda else 2e7):
         return shape
 
   def new(self, *shape, kind=FLOAT, grad=False):
@@ -67,8 +71,8 @@ class Sweep:
     dtype, count = TYPES[kind], math.prod(shape)
     if dtype not in self.pool:
       self.pool[dtype] = torch.randn(
-          4 * self.most, device=self.device).to(dtype)
-    if self.place + count > 4 * self.most:
+          2 * self.most, device=self.device).to(dtype)
+    if self.place + count > 2 * self.most:
       self.place = 0
     values = self.pool[dtype][self.place:self.place + count]
     self.place += -(-count // 512) * 512
@@ -86,14 +90,21 @@ class Sweep:
   # Each of the following returns a function that runs an operator.
 
   def product(self):
-    kind, form = self.one_of(*TYPES), self.random.choice(
-        ('nn', 'tn', 'nt', 'linear', 'linear', 'train'))
-    thin = self.random.random() < 0.2
+    kind, form = self.one_of(*TYPES, BF16), self.one_of(
+        'nn', 'tn', 'nt', 'linear', 'train', 'train', 'train')
+    usual, most = self.one_of(True, True, False), self.one_of(64, 8192)
+
+    def width():
+      return 64 * self.one_of(1, 2, 3) * 2**self.random.randrange(1, 7)
+
+    def draw():
+      vocabulary = self.random.random() < 0.1
+      n = self.side(8192, 65536) if vocabulary else width()
+      if usual and self.cuda:  # Rows, and what layers of programs have.
+        return 2**self.random.randrange(8, 15), n, width()
+      return self.side(1, most), n if vocabulary else self.side(), self.side()
     m, n, k = self.shape(
-        lambda: (self.side(1, 64) if thin else self.side(),
-                 self.side(16, self.one_of(8192, 8192, 8192, 65536)),
-                 self.side()), lambda m, n, k: max(
-                     m * n * k, 500 * max(m * n, n * k, m * k)), 1.2e11)
+        draw, lambda m, n, k: (m * n * k, m * n, n * k, m * k), 1.5e11)
     left, right = self.new(m, k, kind=kind), self.new(n, k, kind=kind)
     bias = self.new(n, kind=kind)
     other, across = left.view(k, m), right.view(k, n)
@@ -101,7 +112,8 @@ class Sweep:
     def run():
       if form == 'train':
         x, w = left.detach().requires_grad_(), right.detach().requires_grad_()
-        F.linear(x, w, bias).sum().backward()
+        out = F.linear(x, w, bias)
+        out.backward(out.detach())
       elif form == 'linear':
         F.linear(left, right, bias)
       else:
@@ -121,7 +133,7 @@ class Sweep:
     b, m, n, k = self.shape(
         lambda: (self.log(2, 4096), self.log(8, 1024), self.log(8, 1024),
                  self.random.choice((16, 27, 32, 64, 64, 128, 200))),
-        lambda b, m, n, k: max(b * m * n * k, 500 * b * (m + n) * (n + k)))
+        lambda b, m, n, k: (b * m * n * k, b * m * n, b * m * k, b * n * k))
     left, right = self.new(b, m, k, kind=kind), self.new(b, n, k, kind=kind)
     return self.with_tf32(
         lambda: torch.bmm(torch.bmm(left, right.transpose(1, 2)), right),
@@ -133,7 +145,7 @@ class Sweep:
     b, h, s, d = self.shape(
         lambda: (self.log(1, 32), self.log(4, 32),
                  64 * self.log(1, 64), self.random.choice((32, 64, 64, 128))),
-        lambda b, h, s, d: b * h * s * s * d)
+        lambda b, h, s, d: (b * h * s * s * d, b * h * s * d))
     three = [self.new(b, s, h, d, kind=kind, grad=True) for _ in range(3)]
 
     def run():
@@ -181,7 +193,8 @@ class Sweep:
         lambda: x.argmax(1), lambda: x.amax(0), lambda: (x > 0).any(1))
 
   def loss(self):
-    rows, width = self.table()
+    rows, width = self.one_of(self.table(), self.shape(  # Or of a vocabulary.
+        lambda: (self.side(64, 16384), self.side(1000, 131072))))
     x, at = self.new(rows, width, kind=self.kind()), self.whole(width, rows)
     mark = self.new(rows, width, kind=FLOAT)
     form = self.random.randrange(4)
@@ -189,7 +202,7 @@ class Sweep:
     def run():
       leaf = x.detach().requires_grad_()
       if form == 0:
-        out = F.cross_entropy(leaf.float(), at)
+        out = F.cross_entropy(leaf, at)
       elif form == 1:
         out = F.binary_cross_entropy_with_logits(leaf.float(), mark.sigmoid())
       elif form == 2:
@@ -214,7 +227,7 @@ class Sweep:
 
   def pointwise(self):
     kind = self.kind()
-    size = self.log(1, self.most // 2)
+    size = self.side(1, self.most // 2)
     a, b, c = (self.new(size, kind=kind) for _ in range(3))
     width = self.side(8, 8192)
     wide = a[:size // width * width].view(-1, width) if size > width else a
@@ -243,6 +256,8 @@ class Sweep:
         lambda: torch.empty_like(a).normal_(), lambda: torch.rand_like(a),
         lambda: wide + row, lambda: wide * row, lambda: wide.t().contiguous(),
         lambda: wide[..., ::2].contiguous(), lambda: a * scalar,
+        lambda: wide[..., ::2].neg(), lambda: wide[..., ::2] * row[::2],
+        lambda: wide[..., ::2] - wide[..., 1::2][..., :1],
         lambda: b + a * c, lambda: torch.arange(a.numel(), device=a.device),
         trained(torch.relu), trained(torch.sigmoid), trained(torch.tanh),
         trained(F.gelu), trained(F.silu), trained(lambda x: F.dropout(x, 0.1)),
@@ -256,7 +271,23 @@ class Sweep:
     at, more = self.whole(rows, count), self.new(count, width, kind=kind)
     column = self.whole(rows, count, 1).expand(count, width)
     pieces = self.log(2, 32)
+    b, t, h, d = self.shape(lambda: (
+        self.log(1, 64), self.log(8, 2048), self.log(1, 32),
+        self.one_of(16, 32, 32, 64, 128)))
+    heads = self.new(b, t, h, d, kind=kind).transpose(1, 2)
+    three = self.new(b, t, h * d, kind=kind)
+    few = self.log(4, 64)
+    pairs = self.new(*self.shape(lambda: (self.log(8, 4096), few, few)),
+                     kind=kind, grad=True)
+    below = torch.tril_indices(few, few, -1, device=self.device)
+
+    def pick():  # As a DLRM does, of the products of its features.
+      out = pairs[:, below[0], below[1]]
+      out.backward(out.detach())
     return self.one_of(
+        pick, pick, lambda: torch.cat([heads, heads], 3),
+        lambda: torch.cat([three, three], 2),
+        lambda: torch.cat([heads[..., ::2], heads[..., 1::2]], 3),
         lambda: torch.cat([x, x], 1), lambda: torch.cat([x, x, more]),
         lambda: torch.stack([more] * pieces if count * width * pieces
                             <= self.most else [more, more], 1),
@@ -297,25 +328,39 @@ class Sweep:
     return run
 
   def convolution(self):
-    kind = self.one_of(FLOAT, FLOAT, BF16, FP16)
-    last = self.one_of(False, False, True)
-    tap, step = self.random.choice(((1, 1), (1, 1), (1, 2), (3, 1), (3, 1),
-                                    (3, 2), (7, 2), (5, 1)))
+    kind = self.one_of(FLOAT, TF32, TF32, TF32, BF16, FP16, FP16)
+    half = kind in (BF16, FP16)
+    last = self.one_of(False, half, True, half)
+    tap, step = self.one_of((1, 1), (1, 1), (1, 2), (3, 1), (3, 1), (3, 2),
+                            (7, 2), (5, 1))
+    usual = self.cuda and self.one_of(True, False)  # As in a ResNet.
+
+    def draw():
+      b = self.one_of(4, 8, 16, 32, 32, 64, 64)
+      if not usual:
+        return (b, self.one_of(3, 64, 64, 128, 256, 512, 1024, 2048),
+                self.one_of(7, 14, 28, 56, 112, 224),
+                self.one_of(64, 128, 256, 512, 1024, 2048))
+      if tap == 7:
+        return b, 3, 224, 64
+      side = self.one_of(7, 14, 28, 56)
+      width = 64 * 56 // side
+      wider = 4 * width if tap == 1 else width
+      ci, co = self.one_of((width, wider), (wider, width))
+      if step == 2:  # From the stage before.
+        ci, side = ci // 2, side * 2
+      return b, ci, side, co
     b, ci, side, co = self.shape(
-        lambda: (self.one_of(4, 8, 16, 32, 32, 64),
-                 self.one_of(3, 64, 64, 128, 256, 512, 1024, 2048),
-                 self.one_of(7, 14, 28, 56, 112, 224),
-                 self.random.choice((64, 128, 256, 512, 1024, 2048))),
-        lambda b, ci, side, co: max(
-            b * ci * co * (side * tap / step)**2,
-            500 * b * max(ci, co) * side * side, 500 * ci * co * tap * tap),
-        5e10)
+        draw, lambda b, ci, side, co: (
+            b * ci * co * (side * tap / step)**2, b * ci * side * side,
+            b * co * (side / step)**2, ci * co * tap * tap), 5e10)
     x = self.new(b, ci, side, side, kind=kind)
     w = self.new(co, ci, tap, tap, kind=kind)
     weight, bias = self.new(co), self.new(co)
     form = torch.channels_last if last else torch.contiguous_format
 
     def run():
+      torch.backends.cudnn.allow_tf32 = kind == TF32
       image = x.to(memory_format=form).detach().requires_grad_()
       taps = w.detach().requires_grad_()
       out = F.conv2d(image, taps, stride=step, padding=tap // 2)
@@ -328,6 +373,7 @@ class Sweep:
       elif side == 7:
         out = F.adaptive_avg_pool2d(out, 1)
       out.backward(out.detach())
+      torch.backends.cudnn.allow_tf32 = True
     return run
 
   def copy(self):
@@ -346,9 +392,10 @@ class Sweep:
 
   def recurrent(self):
     make = self.one_of(nn.LSTM, nn.LSTM, nn.GRU, nn.RNN, nn.LSTMCell)
-    kind, steps = self.one_of(FLOAT, FLOAT, BF16, FP16), self.log(2, 16)
-    batch, width = self.log(1, 256), self.side(32, 1024)
+    kind, steps = self.one_of(FLOAT, FLOAT, BF16, FP16), self.log(2, 24)
+    batch, width = self.log(1, 1024), self.side(32, 2048)
     hidden, layers = self.side(32, 2048), self.one_of(1, 1, 2)
+    batch = min(batch, 1 + int(1e10 / (width + hidden) / hidden / steps))
     if not self.cuda:
       width = hidden = 32
     if make is nn.LSTMCell:
@@ -408,6 +455,7 @@ def main():
     open(flags.part, 'wb').close()
   except OSError as error:
     sys.exit(f'error: {flags.out}: cannot be written ({error})')
+  warnings.simplefilter('ignore')  # Of PyTorch, on recurrent cells in half.
   begin, sweep = time.perf_counter(), Sweep(flags.device, 1)
   added = profiler_adds(flags.device)
   names = [name for name, count in SHARES.items()
