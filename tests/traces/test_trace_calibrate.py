@@ -71,7 +71,8 @@ def test_what_one_launch_says_of_another_by_hand():
   # e us seen; residual 1, covariance .4^2 + 2 * .4^2 + .3^2 + .4^2 = .73.
   known = calibrate.Calibration(
       ('t',), 'a GPU', {ADD: {(0, 1e6, 0): calibrate.Times(
-          math.e, math.e, 4, 0.0)}}, {'': {'count': [1.0]}}, {})
+          math.e, math.e, 4, 0.0)}}, {})
+  known.__dict__['formulas'] = {'': {'count': [1.0]}}
   noise = 0.05**2 + 0.05**2 / 4
   for size, expected in (
       (1e6, math.exp(0.8 + 0.2 * 0.73 / (0.73 + noise))),  # Four of e us.
@@ -249,6 +250,18 @@ def test_a_step_that_the_gpu_bounds_by_hand():
       (415 / 4, 415 / 4))
 
 
+def test_work_that_was_launched_before_the_trace_is_earlier_work():
+  """It is of no step, no stall, and over when the first step begins."""
+  trace = traced(kernel(9, 0, 500), *(each for number in (1, 2) for each in (
+      tiny.step(number, 40 * number, 40), launch(number, 40 * number + 10),
+      kernel(number, 400 + 100 * number, 100))))
+  part = kineto.steps_of(trace, [1, 2])
+  assert len(part.work) == 2
+  host = replay.host_of(part)
+  assert not any('stall' in key for key in host)
+  assert replay.replay(part, host, dict.fromkeys(part.work, 70)) == (70, 100)
+
+
 def test_a_step_that_the_host_bounds_has_all_of_its_time():
   """The host goes on after the last launch, until the step ends."""
   trace = traced(*(each for number in range(1, 4) for each in (
@@ -271,11 +284,11 @@ def test_the_file_holds_all_of_a_calibration(tmp_path):
   assert calibrate.read(str(path)) == known
   for content, said in (
       ('[]', 'was not written by --calibrate'), ('{', 'is not JSON'),
-      ('{"calibration": {"kinds": {}}}', 'calibration is .*; it must be an'),
+      ('{"calibration": {"host": {}}}', 'sources is None; it must be a list'),
       (calibrate.to_json(known).replace('4.0', '-4'),
-       'host pause is -4; it must be a number from 0'),
+       r'host pause is \[-4, 2\]; it must be 2 numbers from 0'),
       (calibrate.to_json(known).replace('8.0', '0'),
-       'times and counts must be above 0')):
+       'times and counts above 0')):
     path.write_text(content)
     with pytest.raises(UserError, match=f'hw.json: .*{said}'):
       calibrate.read(str(path))

@@ -58,8 +58,7 @@ def calibrated(paths: str | Sequence[str],
                       'leave the trace out, or calibrate into another file')
     if learned and trace.gpu != learned.gpu:
       raise UserError(
-          f'{path}: is of {trace.gpu}, but {learned.sources[0]} is of '
-          f'{learned.gpu}; a calibration is of one GPU')
+          f'{path}: is of {trace.gpu}, but the calibration of {learned.gpu}')
     host = {f'profiler {key}': (float(us), 1)
             for key, us in (trace.sweep or {}).items()
             if key in _ADDED and kineto.is_number(us) and us >= 0}

@@ -60,14 +60,11 @@ class Calibration:
   sources: trace, GPU, steps and number of kernels, in words.
   gpu: its name, or 'a GPU'.
   launches: times by function and sizes, in the order of `SIZES`, 0 if unknown.
-  formulas: by class ('kind', 'kind, arithmetic' or `ALL`) and name, the best
-    first: least_us and microseconds for each unit of the formula's sizes.
   host: mean microseconds and their number, see `replay`.
   """
   sources: tuple
   gpu: str
   launches: Mapping[str, Mapping[tuple, Times]]
-  formulas: Mapping[str, Mapping[str, Sequence[float]]]
   host: Mapping[str, tuple]
 
   def us(self, name: str, sizes: Mapping[str, float],
@@ -105,6 +102,22 @@ class Calibration:
         if all(sizes[-1:]):
           return max(_LEAST_US, least + float(np.dot(rates, sizes)))
     return _LEAST_US
+
+  @functools.cached_property
+  def formulas(self) -> dict[str, dict[str, list[float]]]:
+    """By class ('kind', 'kind, arithmetic' or `ALL`) and name, the best first:
+    least_us and microseconds for each unit of the formula's sizes.
+    """
+    rows = collections.defaultdict(list)
+    for name, points in self.launches.items():
+      kind, arithmetic = kinds.class_of(name)
+      if kind != kinds.COMMUNICATION:
+        for point, times in points.items():
+          # A function seen at many sizes does not count more than one of few.
+          row = *point, times.median_us, len(points)**-0.5
+          for key in {ALL, kind, f'{kind}, {arithmetic}'.removesuffix(', ')}:
+            rows[key].append(row)
+    return {key: _fitted(np.array(table)) for key, table in rows.items()}
 
   @functools.cached_property
   def _known(self) -> dict[str, tuple]:
@@ -194,7 +207,7 @@ def calibrate(source: str, gpu: str, kernels: Iterable[tuple],
   for name, sizes, us in kernels:
     if us > 0:
       by_size[name, _point(sizes)].append(us)
-  earlier = earlier or Calibration((), gpu, {}, {}, {})
+  earlier = earlier or Calibration((), gpu, {}, {})
   launches = {name: dict(times) for name, times in earlier.launches.items()}
   for (name, point), each in by_size.items():
     middle, points = statistics.median(each), launches.setdefault(name, {})
@@ -210,22 +223,7 @@ def calibrate(source: str, gpu: str, kernels: Iterable[tuple],
     before, many = constants.get(key, (0.0, 0))
     constants[key] = (
         (before * many + us * count) / (many + count), many + count)
-  return Calibration((*earlier.sources, source), gpu, launches,
-                     _formulas(launches), constants)
-
-
-def _formulas(launches: Mapping) -> dict[str, dict[str, list[float]]]:
-  """Of all kernels, of each kind and of each arithmetic in it."""
-  rows = collections.defaultdict(list)
-  for name, points in launches.items():
-    kind, arithmetic = kinds.class_of(name)
-    if kind != kinds.COMMUNICATION:
-      for point, times in points.items():
-        # A function seen at many sizes does not count more than one of few.
-        row = *point, times.median_us, len(points)**-0.5
-        for key in {ALL, kind, f'{kind}, {arithmetic}' if arithmetic else ALL}:
-          rows[key].append(row)
-  return {key: _fitted(np.array(table)) for key, table in sorted(rows.items())}
+  return Calibration((*earlier.sources, source), gpu, launches, constants)
 
 
 def _fitted(table: np.ndarray) -> dict[str, list[float]]:
@@ -262,11 +260,7 @@ def to_json(learned: Calibration) -> str:
                    for name, points in learned.launches.items()}}}, indent=1)
 
 
-# A file's form: a type, [form of each], {name or None, for any: form of each},
-# or how many numbers a list has.
-_FORM = {'sources': [str], 'gpu': str, 'launches': {None: [7]},
-         'formulas': {None: {'work': 3, 'threads': 2, 'count': 1}},
-         'host': {None: 2}}
+_RULES = {dict: 'an object', list: 'a list', str: 'a text'}
 
 
 def read(path: str, flag: str = '--hardware') -> Calibration:
@@ -274,48 +268,38 @@ def read(path: str, flag: str = '--hardware') -> Calibration:
   """
   content = files.read_json(os.path.expanduser(path))
   try:
-    _check('the file', content, {None: _FORM})
-    if 'calibration' not in content:
-      raise ValueError('it has no calibration')
-    sources, gpu, launches, formulas, host = (
-        content['calibration'][name] for name in _FORM)
-    for name, rows in launches.items():
-      if any(min(row[3:6]) <= 0 for row in rows):
-        raise ValueError(f'launches {name}: times and counts must be above 0')
+    known = _checked('calibration', dict,
+                     _checked('the file', dict, content).get('calibration'))
+    sources, gpu, launches, host = (
+        _checked(name, kind, known.get(name)) for name, kind in (
+            ('sources', list), ('gpu', str), ('launches', dict),
+            ('host', dict)))
+    return Calibration(
+        tuple(_checked('a source', str, text) for text in sources), gpu,
+        {name: {row[:3]: Times(*row[3:]) for row in (
+            _numbers(f'launches {name}', row, 7, 3)
+            for row in _checked(f'launches {name}', list, rows))}
+         for name, rows in launches.items()},
+        {key: _numbers(f'host {key}', pair, 2, 2)
+         for key, pair in host.items()})
   except ValueError as error:
     raise UserError(
         f'{flag}={path}: was not written by --calibrate of this version, or is '
         f'damaged ({ascii(str(error))[1:-1][:200]}); calibrate into another '
         'file') from error
-  return Calibration(
-      tuple(sources), gpu,
-      {name: {tuple(map(float, row[:3])): Times(*map(float, row[3:]))
-              for row in rows} for name, rows in launches.items()},
-      formulas, {key: tuple(pair) for key, pair in host.items()})
 
 
-def _check(name: str, value: Any, form: Any) -> None:
-  """Raises ValueError unless a value and all in it have their forms."""
-  if isinstance(form, (int, list)):
-    rule = f'a list of {form} numbers' if isinstance(form, int) else 'a list'
-    right = isinstance(value, list) and len(value) == (
-        form if isinstance(form, int) else len(value))
-  elif form is str:
-    rule, right = 'a text', isinstance(value, str)
-  else:
-    rule = 'an object' + ('' if None in form else f' of {", ".join(form)}')
-    right = isinstance(value, dict) and (
-        None in form or form.keys() == value.keys()
-        or (form is not _FORM and form.keys() >= value.keys()))
-  if not right:
-    raise ValueError(f'{name} is {value!r:.60}; it must be {rule}')
-  if isinstance(form, int):
-    for each in value:
-      if type(each) not in (int, float) or not 0 <= each <= 1e30:
-        raise ValueError(f'{name} is {each!r:.60}; it must be a number from 0 '
-                         'to 1e30')
-  elif form is not str:
-    for key, each in (enumerate(value) if isinstance(form, list)
-                      else value.items()):
-      _check(f'{name} {key}', each, form[0] if isinstance(form, list)
-             else form.get(key, form.get(None)))
+def _checked(name: str, kind: type, value: Any) -> Any:
+  if not isinstance(value, kind):
+    raise ValueError(f'{name} is {value!r:.60}; it must be {_RULES[kind]}')
+  return value
+
+
+def _numbers(name: str, row: Any, count: int, times: int) -> tuple:
+  """A list of numbers; times and counts, from a place to the last but one."""
+  if not (isinstance(row, list) and len(row) == count and all(
+      type(each) in (int, float) and 0 <= each <= 1e30 for each in row)
+          and all(row[times:-1])):
+    raise ValueError(f'{name} is {row!r:.60}; it must be {count} numbers from '
+                     '0 to 1e30, and times and counts above 0')
+  return tuple(map(float, row))

@@ -206,4 +206,4 @@ def steps_of(trace: Trace, wanted: Optional[Sequence[int]]) -> Trace:
       steps=tuple(chosen),
       calls=[call for call in trace.calls if start <= call.start < end],
       work=[each for each in trace.work
-            if start <= (each.launch or each).start < end])
+            if each.launch and start <= each.launch.start < end])

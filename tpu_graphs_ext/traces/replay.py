@@ -146,11 +146,8 @@ def _queues(trace: Trace) -> Iterator[tuple]:
   count = collections.Counter(each.launch for each in trace.work)
   index: dict[Event, int] = collections.Counter()
   for each in trace.all_work:
-    if each.launch is None:
-      continue
-    before = last.get(each.place)
-    last[each.place] = each
-    if each in part:
+    before, last[each.place] = last.get(each.place), each
+    if each.launch and each in part:
       index[each.launch] += 1
       # Of a graph the place tells launches of the same functions apart.
       place = (f' {index[each.launch]} of {count[each.launch]}'
@@ -178,8 +175,9 @@ def replay(trace: Trace, host: Mapping[str, tuple],
     return 0.0, 0.0
   origin = commands[0].start
   free, ends = collections.defaultdict(lambda: origin), {}
+  first = min(each.start for each in launched)
   for each in {*trace.all_work} - {*launched}:
-    if each.launch and each.launch.start < origin:
+    if (each.launch.start < origin if each.launch else each.start < first):
       ends[each] = each.end
       free[each.place] = max(free[each.place], each.end)
   begin = max(origin, *free.values(), 0.0)
