@@ -42,6 +42,8 @@ def test_kernels_left_out_are_reported(folder, caplog):
   assert message.endswith(
       'left out 5 of 6 kernels with fewer than 5 configurations: chain_0, '
       'identical_configs_0, no_edges_0 and 2 more')
+  read.read_kernels(folder, min_configs=5)
+  assert len(caplog.messages) == 2  # Once a process.
   with pytest.raises(UserError, match=r'none of 6 kernels has 10 or more '
                      r'configurations \(the largest has 5\); use a smaller'):
     read.read_kernels(folder, min_configs=10)

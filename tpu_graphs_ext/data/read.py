@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import os
 from collections.abc import Sequence
@@ -93,11 +94,11 @@ def warn_of_columns(problems: Problems, where: str,
     numbers = np.repeat(np.arange(len(tables)), list(map(len, tables)))
     wrong.update(numbers[rule.broken(np.concatenate(tables))].tolist())
   if wrong:
-    _log.warning(
-        '%s: the columns of %d of %d %ss contradict each other, so their '
-        'ranking means nothing: %s. Run `tpu-graphs-ext check-data` on the '
-        'folder', where, len(wrong), len(problems), what,
-        shortened([problems[number].name for number in sorted(wrong)]))
+    names = shortened([problems[number].name for number in sorted(wrong)])
+    _warn_once(
+        f'{where}: the columns of {len(wrong)} of {len(problems)} {what}s '
+        'contradict each other, so their ranking means nothing: '
+        f'{names}. Run `tpu-graphs-ext check-data` on the folder')
 
 
 def split_folders(data_root: str,
@@ -119,7 +120,7 @@ def with_enough_configs(every: Problems, where: str, min_configs: int,
                         what: str = 'kernel') -> Problems:
   """The kernels or programs with enough configurations, or a UserError.
 
-  Warns of the others.
+  Warns of the others, once a process: several models may read the same data.
   """
   enough = every.num_configs >= min_configs
   if enough.all():
@@ -131,10 +132,14 @@ def with_enough_configs(every: Problems, where: str, min_configs: int,
         + ('a smaller --configs, or ' if min_configs > MIN_CONFIGS else '')
         + 'other data')
   skipped = every.select(~enough).names
-  _log.warning(
-      '%s: left out %d of %d %ss with fewer than %d configurations: %s',
-      where, len(skipped), len(every), what, min_configs, shortened(skipped))
+  _warn_once(f'{where}: left out {len(skipped)} of {len(every)} {what}s with '
+             f'fewer than {min_configs} configurations: {shortened(skipped)}')
   return every.select(enough)
+
+
+@functools.cache
+def _warn_once(message: str) -> None:
+  _log.warning('%s', message)
 
 
 def find_npz(path: str, limit: int | None = None) -> list[str]:
