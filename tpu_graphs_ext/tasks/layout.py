@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tpu_graphs_ext import load_models
@@ -24,9 +24,7 @@ if TYPE_CHECKING:
   from tpu_graphs_ext.data.normalize import FeatureStats
   from tpu_graphs_ext.data.programs import Program, Programs
   from tpu_graphs_ext.data.rules import TaskRules
-  from tpu_graphs_ext.engine.scoring import Scores
   from tpu_graphs_ext.sample.write import Summary
-  from tpu_graphs_ext.tasks.layout_results import Evaluation
 
 SOURCES = ('xla', 'nlp')
 SEARCHES = ('random', 'default')
@@ -242,18 +240,6 @@ class LayoutTask(shipped.ShippedTask):
         bounds.maximum > stats.config.maximum).any():
       for configs in layout_batches.blocks_to_count(problem):
         yield problem.layouts(configs).reshape(-1, len(bounds.minimum))
-
-  @property
-  def evaluation(self) -> type[Evaluation]:
-    """Means over programs."""
-    from tpu_graphs_ext.tasks import layout_results
-    return layout_results.Evaluation
-
-  def row_of(self, problem: Program, scores: Scores,
-             ks: Sequence[int]) -> dict[str, Any]:
-    """See `layout_results.row_of`."""
-    from tpu_graphs_ext.tasks import layout_results
-    return layout_results.row_of(problem, scores, ks)
 
   def has_args(self, args: Mapping[str, Any]) -> bool:
     """Whether `layout_train.py` wrote them."""

@@ -11,7 +11,7 @@ import functools
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Optional
 
 from tpu_graphs_ext import load_models
@@ -36,9 +36,7 @@ if TYPE_CHECKING:
   from tpu_graphs_ext.data.kernel import Kernel, Partition
   from tpu_graphs_ext.data.normalize import FeatureStats
   from tpu_graphs_ext.data.rules import TaskRules
-  from tpu_graphs_ext.engine.scoring import Scores
   from tpu_graphs_ext.sample.write import Summary
-  from tpu_graphs_ext.tasks.tile_results import Evaluation
 
 DATA_ROOT = '~/data/tpugraphs/npz/tile/xla'
 CACHE_DIR = '~/data/tpugraphs/cache/tile'
@@ -321,18 +319,6 @@ class TileTask(shipped.ShippedTask):
     """`graphs` of each kernel, made ahead of use."""
     from tpu_graphs_ext.tasks import tile_batches
     return ([graph] for graph in tile_batches.kernel_graphs(problems, stats))
-
-  @property
-  def evaluation(self) -> type[Evaluation]:
-    """Means over kernels, programs and kinds."""
-    from tpu_graphs_ext.tasks import tile_results
-    return tile_results.Evaluation
-
-  def row_of(self, problem: Kernel, scores: Scores,
-             ks: Sequence[int]) -> dict[str, Any]:
-    """See `tile_results.row_of`."""
-    from tpu_graphs_ext.tasks import tile_results
-    return tile_results.row_of(problem, scores, ks)
 
   def has_args(self, args: Mapping[str, Any]) -> bool:
     """Whether `tiles_train.py` wrote them: `layout_train.py` cuts programs."""
