@@ -100,23 +100,47 @@ def graph(programs: Sequence[dict], stats: dict | None = None,
     stats: what `bounds` gives; None: those of `programs`.
     selected: for each program its nodes that are learned from; None: all.
   """
-  import tensorflow as tf  # Not for tests of files alone.
+  import tensorflow_gnn as tfgnn  # Not for tests of files alone.
+  mask = np.concatenate(
+      [np.ones(len(program['node_opcode']), bool) for program in programs]
+      if selected is None else selected)
+  return tfgnn.GraphTensor.from_pieces(
+      node_sets=_node_sets(programs, stats or bounds(programs), mask),
+      edge_sets=_edge_sets(programs, mask))
+
+
+def _counts(programs: Sequence[dict], key: str) -> list[int]:
+  return [len(program[key]) for program in programs]
+
+
+def _node_sets(programs: Sequence[dict], stats: dict, mask: np.ndarray) -> dict:
+  """`mask` bool [nodes]: those that are learned from."""
+  import tensorflow as tf
   import tensorflow_gnn as tfgnn
 
-  stats = stats or bounds(programs)
-  node_counts = [len(program['node_opcode']) for program in programs]
-  config_counts = [len(program['node_config_ids']) for program in programs]
-  starts = np.cumsum([0, *node_counts])
-  edges = np.concatenate([
-      program['edge_index'] + start
-      for program, start in zip(programs, starts)])
-  ids = np.concatenate([
-      program['node_config_ids'] + start
-      for program, start in zip(programs, starts)])
-  mask = np.concatenate(
-      [np.ones(count, bool) for count in node_counts]
-      if selected is None else selected)
-  in_segment, is_selected = mask[edges].all(-1), mask[ids]
+  def node_set(sizes, **features):
+    return tfgnn.NodeSet.from_fields(
+        sizes=tf.constant(sizes, tf.int32), features=features)
+
+  return {
+      'op': node_set(
+          _counts(programs, 'node_opcode'),
+          op=tf.concat([program['node_opcode'] for program in programs], 0),
+          feats=tf.concat([_scaled(program['node_feat'], stats['node'])
+                           for program in programs], 0),
+          selected=tf.constant(mask)),
+      'nconfig': node_set(
+          _counts(programs, 'node_config_ids'), feats=tf.concat([
+              _scaled(program['node_config_feat'], stats['config'])
+              .transpose(1, 0, 2) for program in programs], 0)),
+      'g': node_set([1] * len(programs), runtimes=tf.stack([
+          program['config_runtime'] for program in programs]))}
+
+
+def _edge_sets(programs: Sequence[dict], mask: np.ndarray) -> dict:
+  """Edges between all nodes, and in `sampled_`... those of the mask alone."""
+  import tensorflow as tf
+  import tensorflow_gnn as tfgnn
 
   def edge_set(start, end, source, target, sizes):
     return tfgnn.EdgeSet.from_fields(
@@ -128,39 +152,23 @@ def graph(programs: Sequence[dict], stats: dict | None = None,
   def counted(keep, counts):
     return [int(part.sum()) for part in np.split(keep, np.cumsum(counts)[:-1])]
 
-  edge_counts = [len(program['edge_index']) for program in programs]
-  return tfgnn.GraphTensor.from_pieces(
-      node_sets={
-          'op': tfgnn.NodeSet.from_fields(
-              sizes=tf.constant(node_counts, tf.int32), features={
-                  'op': tf.concat([program['node_opcode']
-                                   for program in programs], 0),
-                  'feats': tf.concat([
-                      _scaled(program['node_feat'], stats['node'])
-                      for program in programs], 0),
-                  'selected': tf.constant(mask)}),
-          'nconfig': tfgnn.NodeSet.from_fields(
-              sizes=tf.constant(config_counts, tf.int32), features={
-                  'feats': tf.concat([
-                      _scaled(program['node_config_feat'], stats['config'])
-                      .transpose(1, 0, 2) for program in programs], 0)}),
-          'g': tfgnn.NodeSet.from_fields(
-              sizes=tf.ones([len(programs)], tf.int32), features={
-                  'runtimes': tf.stack([program['config_runtime']
-                                        for program in programs])})},
-      edge_sets={
-          'feed': edge_set('op', 'op', *edges.T, edge_counts),
-          'sampled_feed': edge_set(
-              'op', 'op', *edges[in_segment].T,
-              counted(in_segment, edge_counts)),
-          'config': edge_set(
-              'nconfig', 'op', range(len(ids)), ids, config_counts),
-          'sampled_config': edge_set(
-              'nconfig', 'op', np.flatnonzero(is_selected), ids[is_selected],
-              counted(is_selected, config_counts)),
-          'g_op': edge_set(
-              'g', 'op', np.repeat(range(len(programs)), node_counts),
-              range(len(mask)), node_counts),
-          'g_config': edge_set(
-              'g', 'nconfig', np.repeat(range(len(programs)), config_counts),
-              range(len(ids)), config_counts)})
+  nodes, edge_counts, config_counts = (_counts(programs, key) for key in (
+      'node_opcode', 'edge_index', 'node_config_ids'))
+  starts = np.cumsum([0, *nodes])
+  edges, ids = (np.concatenate([
+      program[key] + start for program, start in zip(programs, starts)])
+                for key in ('edge_index', 'node_config_ids'))
+  in_segment, is_selected = mask[edges].all(-1), mask[ids]
+  places = range(len(programs))
+  return {
+      'feed': edge_set('op', 'op', *edges.T, edge_counts),
+      'sampled_feed': edge_set('op', 'op', *edges[in_segment].T,
+                               counted(in_segment, edge_counts)),
+      'config': edge_set('nconfig', 'op', range(len(ids)), ids, config_counts),
+      'sampled_config': edge_set(
+          'nconfig', 'op', np.flatnonzero(is_selected), ids[is_selected],
+          counted(is_selected, config_counts)),
+      'g_op': edge_set('g', 'op', np.repeat(places, nodes), range(len(mask)),
+                       nodes),
+      'g_config': edge_set('g', 'nconfig', np.repeat(places, config_counts),
+                           range(len(ids)), config_counts)}
