@@ -145,19 +145,19 @@ def measured(groups: Sequence[Group], data: str, loading: LoadSettings,
   return comparison if comparison and comparison.groups else None
 
 
-def _loading_of(task: ShippedTask, run: Run, given: LoadSettings,
+def _loading_of(task: ShippedTask, run: Run, asked: LoadSettings,
                 only_root: str) -> Loading:
-  """How to load a run: as given, else with the folders it was trained with."""
+  """How to load a run: as asked, else with the folders it was trained with."""
   default = task.loading()
-  chosen = {name: value for name, value in vars(given).items()
+  chosen = {name: value for name, value in vars(asked).items()
             if hasattr(default, name)}
   chosen['models_py'] = run.models_py
-  if given.stats not in task.loading.STATS:
+  if asked.stats not in task.loading.STATS:
     chosen['stats'] = 'train'
-  if given.data_root == given.task.loading.data_root:
+  if asked.data_root == asked.task.loading.data_root:
     chosen['data_root'] = (run.settings.get('data_root') or only_root
                            or default.data_root)
-  if given.cache_dir == given.task.loading.cache_dir:
+  if asked.cache_dir == asked.task.loading.cache_dir:
     chosen['cache_dir'] = run.settings.get('cache_dir', default.cache_dir)
   return task.loading(**chosen)
 

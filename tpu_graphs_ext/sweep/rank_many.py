@@ -56,7 +56,7 @@ class Summary(NamedTuple):
   errors: list[str]
 
 
-def rank_many(model_dir: str, given: Sequence[str], out: str, *,
+def rank_many(model_dir: str, places: Sequence[str], out: str, *,
               all_tiles: bool = False, top_k: Optional[int] = TOP_CONFIGS,
               tpu: str = kernel_sources.DEFAULT_TPU,
               workers: int = 0, scheduler: str = '',
@@ -65,7 +65,7 @@ def rank_many(model_dir: str, given: Sequence[str], out: str, *,
 
   Args:
     model_dir: the folder model_<hash>, with its run file beside it.
-    given: folders, files and patterns, paths or URLs; see `find`.
+    places: folders, files and patterns, paths or URLs; see `find`.
     out: the .jsonl to write.
     all_tiles: rank all legal tiles instead of those that the files list.
     top_k: tiles of each kernel; None for all.
@@ -82,7 +82,7 @@ def rank_many(model_dir: str, given: Sequence[str], out: str, *,
   files.require_kind(out_path, b'{"file":', 'file of rankings')
   tpu = libtpu.generation(tpu)
   endings = ('.npz', '.pb', '.hlo') if all_tiles else ('.npz',)
-  chosen = list({file.path: file for name in given
+  chosen = list({file.path: file for name in places
                 for file in find(name, endings)}.values())
   settings = _settings(model_dir, loading, all_tiles=all_tiles,
                        top_k=top_k, tpu=tpu)
@@ -322,42 +322,42 @@ class Found(NamedTuple):
   stamp: str  # Changes with the file.
 
 
-def find(given: str, endings: tuple[str, ...]) -> list[Found]:
+def find(place: str, endings: tuple[str, ...]) -> list[Found]:
   """Files of a folder, of a pattern, or one file; sorted by their names.
 
   Args:
-    given: path or URL of a folder or a file, or a pattern with `*`, `?`,
+    place: path or URL of a folder or a file, or a pattern with `*`, `?`,
       `[...]`, and `**` for folders of any depth.
     endings: of the files to take from a folder, but not from its subfolders.
 
   Raises UserError if there is none, or it cannot be read.
   """
-  with _opened(given) as (system, path):
+  with _opened(place) as (system, path):
     if system.isdir(path):
       infos = [info for info in system.ls(path, detail=True, refresh=True)
                if info['name'].endswith(endings)]
     else:
       infos = ([system.info(path)] if system.exists(path)
                else system.glob(path, detail=True).values())
-    matches = sorted(_found(given, system, info) for info in infos
+    matches = sorted(_found(place, system, info) for info in infos
                      if info['type'] != 'directory')
   if not matches:
-    raise UserError(f'{given}: no such file, or no file in this folder that '
+    raise UserError(f'{place}: no such file, or no file in this folder that '
                     f'ends with {" or ".join(endings)}; others are named by a '
                     'quoted pattern, as in "DIR/**/*.txt"')
   return matches
 
 
-def _found(given: str, system: Any, info: dict[str, Any]) -> Found:
+def _found(place: str, system: Any, info: dict[str, Any]) -> Found:
   path = info['name']
-  if '://' in given:
+  if '://' in place:
     url = system.unstrip_protocol(path)
     return Found(url, url, repr(sorted(info.items())))
   stamp = ()
   with contextlib.suppress(OSError):  # Ranking it says so in its row.
     stat = os.stat(path)  # Of the file behind a link.
     stamp = (stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino)
-  is_absolute = os.path.isabs(os.path.expanduser(given))
+  is_absolute = os.path.isabs(os.path.expanduser(place))
   return Found(path if is_absolute else os.path.relpath(path), path,
                repr(stamp))
 
@@ -376,16 +376,16 @@ def local_copy(file: Found) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def _opened(given: str) -> Iterator[tuple[Any, str]]:
+def _opened(place: str) -> Iterator[tuple[Any, str]]:
   """(file system of fsspec, the path in it); all its errors are UserErrors."""
   try:
     import fsspec
   except ImportError as error:
-    raise UserError(f'{given}: many files are read by fsspec, which is not '
+    raise UserError(f'{place}: many files are read by fsspec, which is not '
                     f'installed; {how_to_install("scale")}') from error
   try:
     yield fsspec.core.url_to_fs(
-        given if '://' in given else files.full_path(given))
+        place if '://' in place else files.full_path(place))
   except Exception as error:  # Each package has errors of its own.
     raise UserError(
-        f'{given}: cannot be read ({reason_of(error)})') from error
+        f'{place}: cannot be read ({reason_of(error)})') from error
