@@ -260,4 +260,4 @@ def test_extreme_kernels_train_and_rank(swapped, tmp_path, name):
             if kernel.num_configs > 1}  # The baseline leaves out the others.
   assert run['test_predictions'].keys() == ranked.keys()
   for tile_id, count in ranked.items():
-    assert agreement.is_possible(run['test_predictions'][tile_id], count)
+    assert predictions_csv.is_order(run['test_predictions'][tile_id], count)

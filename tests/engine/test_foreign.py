@@ -54,8 +54,8 @@ def test_duplicates_come_last_unless_kept():
 
 @pytest.mark.parametrize('scores, message', [
     ({'net_a': [1, 2, 3, 4]}, 'lacks 1 of 2 kernels of the data: net_b'),
-    ({'net_a': [1, 2, 3], 'net_b': [1, 2]}, r'net_a has scores of the shape '
-     r'\(3,\); it must be \(4,\)'),
+    ({'net_a': [1, 2, 3], 'net_b': [1, 2]}, r'scores of net_a have the '
+     r'shape \(1, 3\); it must be \(1, 4\), its configurations'),
     ({'net_a': np.eye(2), 'net_b': [1, 2]}, r'shape \(2, 2\)'),
     ({'net_a': [1, 2, 3, np.nan], 'net_b': [1, 2]}, 'NaN or infinite'),
     ({'net_a': ['a', 'b', 'c', 'd'], 'net_b': [1, 2]}, 'must be numbers'),

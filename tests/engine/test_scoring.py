@@ -66,8 +66,8 @@ class FixedModel:
 def test_scores_columns_and_opcodes_that_do_not_fit(caplog):
   kernel = tiny_kernels.make_kernel(num_configs=2)  # Opcodes 2, 3, 4.
   partition = Partition.from_kernels([kernel])
-  with pytest.raises(UserError, match=r'model_x: forward gave scores of shape '
-                     r'\(1, 3\) for tiny_net_0; it must be \(1, 2\)'):
+  with pytest.raises(UserError, match=r'model_x: scores of tiny_net_0 have the '
+                     r'shape \(1, 3\); it must be \(1, 2\)'):
     ranker_of(FixedModel([[1, 2, 3]]), partition).scores(kernel)
   with pytest.raises(UserError, match='scores of tiny_net_0 are NaN or'):
     ranker_of(FixedModel([[1, math.nan]]), partition).scores(kernel)

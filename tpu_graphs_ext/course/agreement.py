@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from tpu_graphs_ext.engine import predictions_csv
+
 # Scores of one model on one kernel agree to this, relatively, between hosts.
 ROUNDING = 1e-5
 # How a choice departs from the scores; the last is from other data.
@@ -31,17 +33,10 @@ def differences(chosen: Mapping[str, Sequence[int]],
   for name in sorted(chosen.keys() & scores.keys()):
     of_kernel = scores[name]
     first = list(chosen[name])[:len(of_kernel)]
-    if not is_possible(chosen[name], len(of_kernel)):
+    if not predictions_csv.is_order(chosen[name], len(of_kernel)):
       departures[name] = OTHER_DATA
     elif not np.allclose(
         of_kernel[first], np.sort(of_kernel)[:len(first)], rtol=0,
         atol=ROUNDING * max(size, np.abs(of_kernel).max())):
       departures[name] = DIFFERENT
   return departures
-
-
-def is_possible(places: Sequence[int], num_configs: int) -> bool:
-  """True for distinct indices of a kernel, padded with 0 if it has too few."""
-  first, padding = places[:num_configs], places[num_configs:]
-  return (all(0 <= index < num_configs for index in first)
-          and len(set(first)) == len(first) and not any(padding))

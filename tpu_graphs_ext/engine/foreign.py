@@ -17,7 +17,7 @@ import numpy as np
 from tpu_graphs_ext.data import npz
 from tpu_graphs_ext.data.kernel import Problem, Problems
 from tpu_graphs_ext.engine import predictions_csv
-from tpu_graphs_ext.engine.scoring import Ranker, Scores, first_copies
+from tpu_graphs_ext.engine.scoring import Ranker, Scores
 from tpu_graphs_ext.engine.settings import Loading
 from tpu_graphs_ext.engine.task import Task
 from tpu_graphs_ext.errors import UserError, shortened
@@ -37,7 +37,7 @@ class ForeignRanker:
   keep_repeats: bool = False  # See `Scores`.
   args: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # No run.
 
-  read = Ranker.read
+  read, checked = Ranker.read, Ranker.checked
 
   @property
   def class_name(self) -> str:
@@ -67,23 +67,16 @@ class ForeignRanker:
     except (TypeError, ValueError) as error:
       raise UserError(f'{self.name}: {problem.name}: {error}; scores must be '
                       'numbers') from error
-    if scores.size != configs or scores.shape[-1:] != (configs,):
-      raise UserError(
-          f'{self.name}: {problem.name} has scores of the shape '
-          f'{scores.shape}; it must be ({configs},), its configurations')
-    if not np.isfinite(scores).all():
-      raise UserError(f'{self.name}: {problem.name} has scores that are NaN or '
-                      'infinite')
-    return Scores(
-        scores.reshape(-1), first_copies(getattr(
-            problem, self.task.config_table)) if self.task.has_duplicates
-        else np.arange(configs), self.keep_repeats)
+    # Duplicates are looked for in kernels alone, whose table is at hand.
+    return self.checked(
+        problem, scores[np.newaxis] if scores.ndim == 1 else scores,
+        getattr(problem, self.task.config_table, np.zeros((configs, 0))))
 
 
 def _of_order(places: Sequence[int], configs: int, where: str) -> Scores:
   """Scores in the order of places, which may be padded with 0."""
   order = list(places[:configs])
-  if len(set(order)) < len(order) or max(order, default=0) >= configs:
+  if not predictions_csv.is_order(places, configs):
     raise UserError(f'{where}: must have distinct configurations below '
                     f'{configs}; it has {shortened(list(map(str, order)), 10)}')
   scores = np.full(configs, len(order), np.float64)

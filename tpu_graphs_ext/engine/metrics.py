@@ -107,12 +107,11 @@ def bootstrap_interval(values: Values) -> tuple[float, float]:
   if values.size < 2:
     return math.nan, math.nan
   from scipy import stats
-  means = stats.bootstrap(
+  interval = stats.bootstrap(
       (values,), np.mean, n_resamples=RESAMPLES, method='percentile',
-      batch=max(1, _MOST_DRAWN // values.size),
-      random_state=np.random.default_rng(0)).bootstrap_distribution
-  low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-  return float(low), float(high)
+      confidence_level=LEVEL, batch=max(1, _MOST_DRAWN // values.size),
+      random_state=np.random.default_rng(0)).confidence_interval
+  return float(interval.low), float(interval.high)
 
 
 def paired_difference(a: Values, b: Values) -> tuple[float, float, float]:

@@ -73,6 +73,13 @@ def read(path: str) -> dict[str, list[int]]:
   return rows
 
 
+def is_order(places: Sequence[int], num_configs: int) -> bool:
+  """True for distinct indices of a kernel, padded with 0 if it has too few."""
+  first, padding = places[:num_configs], places[num_configs:]
+  return (all(0 <= index < num_configs for index in first)
+          and len(set(first)) == len(first) and not any(padding))
+
+
 def raise_all(path: str, faults: list[str]) -> None:
   """Raises one UserError for all faults of a file, if there are any."""
   if faults:

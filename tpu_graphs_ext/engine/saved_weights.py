@@ -15,6 +15,7 @@ from tensorflow.core.protobuf import trackable_object_graph_pb2
 
 from tpu_graphs_ext.data import npz
 from tpu_graphs_ext.engine import checkpoint_index
+from tpu_graphs_ext.errors import reason_of
 
 # The one file of a folder with weights only: float32 arrays, named by their
 # place among the trainable variables, as '0007'.
@@ -38,8 +39,7 @@ def read(model_dir: str) -> list[tuple[str, np.ndarray]]:
     else:
       weights = _of_checkpoint(model_dir)
   except Exception as error:  # TensorFlow raises IndexError and many others.
-    text = ' '.join(str(error).split())[:200]
-    raise ValueError(text or type(error).__name__) from error
+    raise ValueError(reason_of(error)) from error
   for name, value in weights:
     if value.dtype.kind != 'f' or not np.isfinite(value).all():
       raise ValueError(f'{name} must be finite floats')

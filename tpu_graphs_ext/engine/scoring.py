@@ -155,19 +155,18 @@ class Ranker:
 
   def checked(self, problem: Problem, scores: np.ndarray,
               features: np.ndarray) -> Scores:
-    """The output of `forward`, float32 [1, configs], or a UserError.
+    """A model's output, float [1, configs], or a UserError.
 
     `features` float32 [..., configs, G] are what the model saw.
     """
     configs = features.shape[-2]
     if scores.shape != (1, configs):
       raise UserError(
-          f'{self.name}: forward gave scores of shape {scores.shape} for '
-          f'{problem.name}; it must be (1, {configs})')
+          f'{self.name}: scores of {problem.name} have the shape '
+          f'{scores.shape}; it must be (1, {configs}), its configurations')
     if not np.isfinite(scores).all():
-      raise UserError(
-          f'{self.name}: scores of {problem.name} are NaN or infinite. Train '
-          'again, with a lower --lr')
+      raise UserError(f'{self.name}: scores of {problem.name} are NaN or '
+                      'infinite; train again, with a lower learning rate')
     return Scores(
         scores[0], first_copies(features) if self.task.has_duplicates
         else np.arange(configs), self.keep_repeats)
