@@ -13,7 +13,6 @@ import fcntl
 import gzip
 import hashlib
 import json
-import logging
 import os
 import re
 import secrets
@@ -25,7 +24,7 @@ import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, BinaryIO, Optional
 
-from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.errors import UserError, reason_of
 
 MOST_BYTES = 1 << 28  # Of a file that is read as a whole, once unpacked.
 # Of JSON once it is parsed, as `parse_json` estimates it.
@@ -244,25 +243,19 @@ def remove_leftovers(folder: str) -> None:
   Once a process and folder, for folders of many files.
   """
   folder = os.path.abspath(folder)
-  if folder in _tidied:
-    return
+  names = [] if folder in _tidied or not os.path.isdir(folder) else (
+      os.listdir(folder))
   _tidied.add(folder)
-  with contextlib.suppress(OSError):
-    for match in filter(None, map(_LEFTOVER.fullmatch, os.listdir(folder))):
-      with contextlib.suppress(OSError):
-        _remove_leftover(os.path.join(folder, match[0]),
-                         os.path.join(folder, match['final']),
-                         bool(match['aside']))
-
-
-def _remove_leftover(left: str, final: str, is_aside: bool) -> None:
-  if is_aside and not os.path.exists(final):
-    with held_folder(left):  # Else its process lives.
-      if not os.path.exists(final):
-        os.rename(left, final)
-  elif time.time() - os.lstat(left).st_mtime > _LEFTOVER_SECONDS:
-    shutil.rmtree(left, ignore_errors=True)
-    os.remove(left)  # It was a file.
+  for match in filter(None, map(_LEFTOVER.fullmatch, names)):
+    left, final = (os.path.join(folder, match[part]) for part in (0, 'final'))
+    with contextlib.suppress(OSError):
+      if match['aside'] and not os.path.exists(final):
+        with held_folder(left):  # Else its process lives.
+          if not os.path.exists(final):
+            os.rename(left, final)
+      elif time.time() - os.lstat(left).st_mtime > _LEFTOVER_SECONDS:
+        shutil.rmtree(left, ignore_errors=True)
+        os.remove(left)  # It was a file.
 
 
 def _temporary_name(path: str) -> str:
@@ -418,9 +411,8 @@ def csv_of(frame: Any) -> str:
     return ("'" + cell if isinstance(cell, str)
             and cell.startswith(_FORMULA_STARTS) else cell)
 
-  return frame.apply(
-      lambda column: column if column.dtype.kind in 'iufb'
-      else column.map(safe)).to_csv(index=False, lineterminator='\n')
+  return frame.apply(lambda column: column.map(safe)).to_csv(
+      index=False, lineterminator='\n')
 
 
 def read_json(path: str) -> Any:
@@ -454,31 +446,8 @@ def parse_json(text: str | bytes, where: str,
       json.dumps(value, ensure_ascii=False).encode()
     return value
   except (ValueError, RecursionError) as error:
-    reason = ' '.join(str(error).split())[:200]
-    raise UserError(
-        f'{where}: is not JSON, or is cut off ({reason})') from error
-
-
-_ESCAPE = re.compile(rb'(\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))|\\')
-
-
-def parse_mended(content: bytes, where: str, most_bytes: int) -> Any:
-  """`parse_json` of what some exporters of traces write: with backslashes of
-  paths, control characters, broken bytes and a bare N/A, as TensorBoard's
-  plug-in reads it. Warns if there were any."""
-  try:
-    return parse_json(content, where, most_bytes)
-  except UserError:
-    text = _ESCAPE.sub(lambda match: match[1] or rb'\\\\', content)
-    text = re.sub(rb'([:,[] *)N/A(?= *[],}])', rb'\1"N/A"', re.sub(
-        rb'[\x00-\x1f]', b' ', text)).decode('utf-8', 'replace').encode()
-    if text == content:
-      raise
-  parsed = parse_json(text, where, most_bytes)
-  logging.getLogger(__name__).warning(
-      '%s: is not valid JSON; its backslashes, control characters and '
-      'broken bytes were replaced', where)
-  return parsed
+    raise UserError(f'{where}: is not JSON, or is cut off ('
+                    f'{reason_of(error)})') from error
 
 
 def _int(digits: str) -> int:

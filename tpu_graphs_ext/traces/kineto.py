@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Optional
@@ -26,9 +27,12 @@ ROUNDING_US = 1.0
 _OVERLAP_US, _MOST_US = 3.0, 3.6e9
 _MOST = 1e19  # Larger than any number of nanoseconds or bytes.
 _STEP = re.compile(r'ProfilerStep#([0-9]{1,18})')
+_ESCAPE = re.compile(rb'(\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))|\\')
 # Limits on the text, and on the memory of its objects.
 MOST_BYTES = 2**30
 MOST_PARSED_BYTES = 4 * 2**30
+
+_log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(eq=False)
@@ -78,10 +82,25 @@ class Trace(NamedTuple):
 
 
 def read(path: str) -> Trace:
-  """Reads a trace of PyTorch's profiler, JSON or gzip; or raises UserError."""
+  """Reads a trace of PyTorch's profiler, JSON or gzip; or raises UserError.
+
+  Some exporters write backslashes of paths, control characters, broken bytes
+  and a bare N/A. They are read as TensorBoard's plug-in does, with a warning.
+  """
   content = files.read_file(files.require_path('FILE', path), MOST_BYTES,
                             unpack=True)
-  return trace_of(path, files.parse_mended(content, path, MOST_PARSED_BYTES))
+  try:
+    parsed = files.parse_json(content, path, MOST_PARSED_BYTES)
+  except UserError:
+    text = _ESCAPE.sub(lambda match: match[1] or rb'\\\\', content)
+    text = re.sub(rb'([:,[] *)N/A(?= *[],}])', rb'\1"N/A"', re.sub(
+        rb'[\x00-\x1f]', b' ', text)).decode('utf-8', 'replace').encode()
+    if text == content:
+      raise
+    parsed = files.parse_json(text, path, MOST_PARSED_BYTES)
+    _log.warning('%s: is not valid JSON; its backslashes, control characters '
+                 'and broken bytes were replaced', path)
+  return trace_of(path, parsed)
 
 
 def trace_of(path: str, content: Any) -> Trace:
