@@ -34,6 +34,7 @@ from tpu_graphs_ext import files, load_models
 from tpu_graphs_ext.course import checkout
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.sweep import pool
+from tpu_graphs_ext.tasks import TILE
 
 PROJECT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # Kernels of Google's TPU compiler, with its estimates as runtimes.
@@ -201,7 +202,7 @@ def _real_source(args, data: str) -> str:
   if real and not os.path.isfile(real):
     raise UserError(f'--real={args.real}: no such file')
   if not real and (root := checkout.find()):
-    path = os.path.join(root, checkout.REAL_KERNELS)
+    path = os.path.join(root, TILE.quickstart.real)
     return path if os.path.isfile(path) else ''
   return real
 

@@ -108,13 +108,12 @@ READERS = {
 }
 # The same of what is read beside other files -> the tests that damage it.
 ELSEWHERE = {
-    'course/doctor.py _is_cache_of': 'course/test_doctor.py',
     'course/sandbox.py _copy': 'course/test_sandbox.py',
     'course/swap.py install': 'course/test_swap.py',
     'course/swap.py state': 'course/test_doctor.py',
-    'course/training.py _require_class': 'course/test_allowed_imports.py',
+    'course/training.py train': 'course/test_swap.py',
     'course/verify.py verify': 'course/test_verify.py',
-    'course/zip_file.py write': 'course/test_zip_file.py',
+    'course/zip_file.py _contents': 'course/test_zip_file.py',
     'data/cache.py Entry': 'data/test_cache_damaged.py',
     'data/programs.py _blocks': 'data/test_programs.py',
     'engine/checkpoint_index.py _check': 'engine/test_saved_weights.py',
@@ -135,7 +134,7 @@ ELSEWHERE = {
     'sweep/trials.py _storage': 'sweep/test_sweep.py'}
 # What opens files without the opener: its own, or those of the package.
 OPENS = {
-    'cli/app.py _run', 'course/checkout.py run_script',
+    'cli/app.py _run', 'course/checkout.py run_to_end',
     'course/sandbox.py Sandbox', 'course/sandbox.py _copy',
     'course/steps.py main', 'data/cache.py _build',
     'data/cache.py Entry', 'engine/artifacts.py save_run',

@@ -147,17 +147,19 @@ def require_in_text(name: str, arguments: Iterable[str], path: str) -> None:
 
   Lets pass what only running it would tell, as of a class that is imported.
   """
-  text = files.read_file(path).decode(errors='replace')
   try:
-    classes = {node.name: node for node in ast.parse(text).body
-               if isinstance(node, ast.ClassDef)}
+    nodes = [*ast.walk(ast.parse(files.read_file(path)))]
   except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
     raise UserError(f'--models_py: {path} is not a Python file ({error}); mend '
                     'the file') from error
-  if name not in text and 'import *' not in text:
+  classes = {node.name: node for node in nodes
+             if isinstance(node, ast.ClassDef)}
+  if not {name, '*'} & {getattr(node, field, '') for node in nodes
+                        for field in ('name', 'asname', 'id')}:
+    models = [other for other in classes if not other.startswith('_')]
     raise UserError(
         f'--model: there is no model {name!r} in {os.path.basename(path)}; the '
-        f'models are {", ".join(classes)}')
+        f'models are {", ".join(models)}')
   allowed, cls = [], classes.get(name)
   while cls:
     for node in cls.body:

@@ -1,11 +1,10 @@
 """Each thing that doctor checks, fine and broken, and what mends it."""
 
-import dataclasses
 import hashlib
 import json
 import os
+import time
 
-import numpy as np
 import pytest
 
 from support import tiny_kernels
@@ -13,7 +12,7 @@ from support.places import PROJECT
 from tpu_graphs_ext import cli
 from tpu_graphs_ext.course import checkout, doctor, swap
 from tpu_graphs_ext.course.doctor import BROKEN, FINE, WARNING
-from tpu_graphs_ext.data import read, schema
+from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.stacks import versions
 from tpu_graphs_ext.tasks import tile
 
@@ -114,37 +113,31 @@ def test_data(tmp_path, monkeypatch):
 
 
 def test_a_cache_of_other_data(tmp_path, monkeypatch):
-  """As the baseline's reader names and writes it."""
+  """As the baseline's reader names it; older than the files or their folder."""
   monkeypatch.setattr(tile, 'CACHE_DIR', str(tmp_path / 'cache'))
   root = tiny_kernels.write_lawful_root(tmp_path / 'data')
   assert not [*doctor.cache_findings(str(root))]
-  key = hashlib.md5(f'{root}/train:10:False'.encode()).hexdigest()
-  path = tmp_path / 'cache' / f'{key}-cache.npz'
-  path.parent.mkdir()
+  (tmp_path / 'cache').mkdir()
+  first = next((root / 'train').iterdir())
 
-  def write(kernels):
-    np.savez_compressed(path, config_ranges=np.cumsum(
-        [0, *(kernel.num_configs for kernel in kernels)]))
-    path.with_name(path.name + '.tiles.txt').write_text(
-        '\n'.join(kernel.tile_id for kernel in kernels))
+  def unpack():  # As tar does, with the time that it had elsewhere.
+    first.write_bytes(first.read_bytes())
+    os.utime(first, (1, 1))
+
+  for least, toy_data, change in (
+      (10, False, unpack), (-1, False, lambda: first.with_name('x').touch()),
+      (10, True, first.unlink)):
+    key = hashlib.md5(f'{root}/train:{least}:{toy_data}'.encode()).hexdigest()
+    path = tmp_path / 'cache' / f'{key}-cache.npz'
+    path.touch()
     (finding,) = doctor.cache_findings(str(root))
-    return finding
-
-  kernels = [kernel for kernel in read.read_kernels(str(root / 'train'))
-             if kernel.num_configs >= 10]
-  assert write(kernels).state == FINE
-  renamed = dataclasses.replace(kernels[0], tile_id='other_0')
-  for others in (kernels[1:], [*kernels[1:], renamed], kernels[::-1][:1]):
-    finding = write(others)
+    assert finding.state == FINE
+    time.sleep(.02)
+    change()
+    (finding,) = doctor.cache_findings(str(root))
     assert finding.state == WARNING and finding.fix.endswith(str(path))
     assert finding.text.startswith('1 in ')
-  write(kernels)
-  os.utime(path, (1, 1))  # The files have been written anew since.
-  (finding,) = doctor.cache_findings(str(root))
-  assert finding.state == WARNING
-  path.write_bytes(b'no zip')
-  (finding,) = doctor.cache_findings(str(root))
-  assert finding.state == WARNING
+    path.unlink()
 
 
 def test_hostile_places(root, tmp_path):

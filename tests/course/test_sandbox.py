@@ -13,12 +13,9 @@ from support import waiting
 from tpu_graphs_ext.course import sandbox
 from tpu_graphs_ext.errors import UserError
 
-needs_unshare = pytest.mark.skipif(
-    not sandbox.confinement(),
-    reason='the system does not let a program go without the network')
-needs_new_root = pytest.mark.skipif(
-    sandbox.confinement() != sandbox.FILES,
-    reason='the system gives a program no root folder of its own')
+needs_confinement = pytest.mark.skipif(
+    not sandbox.confines(),
+    reason='the system gives a program no network and root folder of its own')
 
 
 @pytest.fixture
@@ -50,7 +47,7 @@ def test_the_environment(run, monkeypatch, tmp_path):
       'TF_CPP_MIN_LOG_LEVEL', 'PWD', 'OLDPWD', 'SHLVL', '_'}  # By the shell.
 
 
-@needs_unshare
+@needs_confinement
 def test_no_network(run):
   with socket.create_server(('127.0.0.1', 0)) as server:
     server.settimeout(0.2)
@@ -64,7 +61,7 @@ def test_no_network(run):
       server.accept()
 
 
-@needs_new_root
+@needs_confinement
 def test_nothing_but_python_and_the_hand_in_is_there(run, tmp_path):
   """Neither files nor UNIX sockets of the host; data can only be read."""
   (tmp_path / 'secret').write_text('hush')
@@ -122,13 +119,13 @@ def assert_still(alive):
   assert alive.stat().st_size == size > 0
 
 
-@needs_new_root
+@needs_confinement
 def test_what_a_hand_in_leaves_running_ends_with_it(run, tmp_path):
   run(DAEMON)
   assert_still(tmp_path / 'sandbox' / 'place' / 'alive')
 
 
-@needs_new_root
+@needs_confinement
 def test_a_hand_in_ends_with_who_runs_it(tmp_path):
   (tmp_path / 'models.py').write_text(DAEMON + 'time.sleep(60)')
   place = tmp_path / 'sandbox' / 'place'

@@ -37,7 +37,8 @@ with open("seen.json", "w") as file:
   json.dump(flags, file)
 '''
 MODELS = '''
-class _Base: pass
+class _Base:
+  def __init__(self, num_configs, num_ops, width=4): pass
 class Mine(_Base): pass
 Made = type('Made', (), {})
 '''
@@ -93,8 +94,9 @@ def test_each_data_has_a_cache_of_its_own(student, tmp_path):
 
 
 @pytest.mark.parametrize('flags, message', [
-    (['--model=Min'], r'--model=Min: there is no class Min in /.*/models.py; '
-     'its classes are Mine$'),
+    (['--model=Min'], "--model: there is no model 'Min' in models.py; the "
+     'models are Mine$'),
+    (['--model_kwargs_json={"deep": 1}'], "Mine has no argument 'deep'"),
     (['--epochs=0'], '--epochs=0: must be at least 1'),
     (['--epochs', 'ten'], 'tiles_train.py: flag --epochs=ten: invalid'),
     (['--losses=MSE'], '--losses=MSE: must be losses of'),

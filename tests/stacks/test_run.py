@@ -6,7 +6,7 @@ import pytest
 
 from support import fake_tensorflow
 from tpu_graphs_ext import cli
-from tpu_graphs_ext.course import checkout, run_script
+from tpu_graphs_ext.course import checkout
 from tpu_graphs_ext.errors import UserError
 
 SCRIPT = '''"""What the script is."""
@@ -75,14 +75,14 @@ def test_a_script_runs_as_under_plain_python(packages, root, elsewhere, script):
 def test_where_a_script_is_looked_for(root, elsewhere, monkeypatch, capsys):
   """In --root, the working folder, then the checkout of the variable."""
   with pytest.raises(UserError, match=f'--root or {checkout.ROOT_VARIABLE}'):
-    run_script.find_script('tiles_train.py')
+    checkout.find_script('tiles_train.py')
   monkeypatch.setenv(checkout.ROOT_VARIABLE, str(root))
   script = str(root / 'tiles_train.py')
-  assert run_script.find_script('tiles_train.py') == (script, str(root))
+  assert checkout.find_script('tiles_train.py') == (script, str(root))
   (elsewhere / 'tiles_train.py').write_text('')
-  assert run_script.find_script('tiles_train.py') == (
+  assert checkout.find_script('tiles_train.py') == (
       str(elsewhere / 'tiles_train.py'), str(root))
-  assert run_script.find_script('tiles_train.py', str(root))[0] == script
+  assert checkout.find_script('tiles_train.py', str(root))[0] == script
   for folder, error in ((root, f'there is no script train.py in {root} or '),
                         (elsewhere, 'is not a checkout of the tpu_graphs')):
     assert cli.main(['run', '--root', str(folder), 'train.py']) == 1

@@ -286,8 +286,8 @@ def trace(args: Namespace) -> None:
         path('script', 'SCRIPT', 'for example tiles_train.py'),
         flag('arguments', 'ARGS', "the script's own flags", nargs='...')])
 def run(args: Namespace) -> None:
-  from tpu_graphs_ext.course import checkout, run_script
-  script, root = run_script.find_script(args.script, args.root)
+  from tpu_graphs_ext.course import checkout
+  script, root = checkout.find_script(args.script, args.root)
   sys.stdout.flush()
   # From here on this process is the script, with its signals and exit code.
   command = checkout.script_command([script, *args.arguments], root)

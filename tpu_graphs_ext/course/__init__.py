@@ -4,7 +4,6 @@ checkout         finds a checkout of the baseline, copies it, runs its scripts
 swap             puts a models.py into the checkout and takes it out again
 allowed_imports  what a models.py may import there
 training         trains through tiles_train.py, for assignment_train.sh
-run_script       starts one of its scripts on either stack
 doctor           checks versions, checkout, data, disk and memory
 verify           does what the graders do; names every reason to fail
 sandbox          the temporary folder where a hand-in is run, and its limits

@@ -1,20 +1,26 @@
 """The tpu_graphs baseline: finding a checkout and running its scripts.
 
-Scripts run in a `working_copy`; the checkout itself is never written to.
+A script runs unchanged on either stack: `script_command` is what plain `python
+SCRIPT ARGS...` would be, but TensorFlow comes with Keras 2 (see
+`stacks.imports`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import runpy
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from tpu_graphs_ext import children, files
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.stacks import versions
+from tpu_graphs_ext.stacks import quiet
 from tpu_graphs_ext.tasks import TILE, ShippedTask
 
 URL = 'https://github.com/google-research-datasets/tpu_graphs'
@@ -26,8 +32,6 @@ ROOT_VARIABLE = 'TPU_GRAPHS_ROOT'
 MODELS_PY = TILE.baseline_models
 # A folder with these is a checkout.
 _CHECKOUT_FILES = ('tiles_train.py', MODELS_PY)
-# Kernels timed on a TPU, which the baseline ships for its own C++ tests.
-REAL_KERNELS = TILE.quickstart.real
 # The course's scripts lie in the checkout, or in a folder beside it.
 COURSE_FOLDER = 'tpu_graphs_scripts'
 COURSE_FILES = ('tiles_gen_predictions_csv.py', 'create_kaggle_csv.py',
@@ -119,28 +123,74 @@ def working_copy(root: str, folder: str, models_py: str | None = None,
   return folder
 
 
+def find_script(script: str, root: str | None = None) -> tuple[str, str]:
+  """Full path of a script, and of the checkout that it may import from or ''.
+
+  Args:
+    script: path, or name in one of the folders below.
+    root: checkout to look in, and in the course's folder beside it. None: the
+      working folder first; its checkout is the working folder itself, or the
+      one that TPU_GRAPHS_ROOT names.
+
+  Raises:
+    UserError: there is no such script, or the path named is not a checkout.
+  """
+  here = os.getcwd()
+  checkout = find(here if not root and is_checkout(here) else root)
+  folders = [*([] if root else [here]),
+             *(course_folders(checkout) if checkout else ())]
+  for folder in folders:
+    path = os.path.join(folder, os.path.expanduser(script))
+    if os.path.isfile(path):
+      return path, checkout or ''
+  raise UserError(
+      f'run: there is no script {script} in {" or ".join(folders)}; name the '
+      f'checkout of the baseline that has it with --root or {ROOT_VARIABLE}')
+
+
 def script_command(arguments: Sequence[str], root: str = '') -> list[str]:
-  """Command of a script in a prepared Python; it may import from `root`."""
-  return children.command('from tpu_graphs_ext.course import run_script; '
-                          'run_script.main()', root, *arguments)
+  """Command of a script and its arguments; it may import from `root` too."""
+  return children.command('from tpu_graphs_ext.course import checkout; '
+                          'checkout.become_script()', root, *arguments)
+
+
+def become_script() -> None:
+  """Becomes the script that `script_command` names."""
+  root, path, *arguments = sys.argv[1:]
+  sys.argv = [path, *arguments]
+  # As Python does it for a script.
+  sys.path[:0] = filter(None, [os.path.dirname(os.path.abspath(path)), root])
+  quiet.ignore_saving_warning()
+  runpy.run_path(path, run_name='__main__')
 
 
 def run_script(copy: str, arguments: Sequence[str], log: str) -> None:
-  """Runs a script with its flags in a working copy, as a student would.
+  """Runs a script with its flags in a working copy; see `run_to_end`."""
+  run_to_end(arguments[0], script_command(arguments), log, cwd=copy,
+             env=dict(os.environ, TF_CPP_MIN_LOG_LEVEL='2'))
 
-  A UserError shows the last lines of all output, which is in `log`.
+
+def run_to_end(script: str, command: Sequence[str], log: str,
+               seconds: float | None = None, **options: Any) -> None:
+  """Runs the command of a script, and ends whatever it leaves running.
+
+  Raises TimeoutExpired after so many seconds, and UserError, with the end of
+  its output, if it fails. All of that is in `log`; `options` are Popen's.
   """
-  command = ([sys.executable, *arguments]
-             if versions.stack_name() == 'classic'
-             else script_command(arguments))
+  # A file: a pipe may be held open by what outlives the program.
   with open(log, 'wb') as output:
-    done = subprocess.run(
-        command, cwd=copy, env=dict(os.environ, TF_CPP_MIN_LOG_LEVEL='2'),
-        stdout=output, stderr=subprocess.STDOUT, check=False)
-  if done.returncode:
-    with open(log, encoding='utf-8', errors='replace') as output:
-      last_lines = ''.join(output.readlines()[-15:])
-    raise UserError(
-        f'{os.path.basename(arguments[0])} ended with exit code '
-        f'{done.returncode}; all of its output is in {log}, which ends\n'
-        f'{last_lines}')
+    process = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=output,
+        stderr=subprocess.STDOUT, start_new_session=True, **options)
+    try:
+      process.wait(seconds)
+    finally:
+      with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+      process.wait()
+  if process.returncode:
+    with open(log, 'rb') as output:
+      output.seek(max(0, os.path.getsize(log) - 4000))
+      lines = output.read().decode(errors='replace').splitlines()[-3:]
+    raise UserError(f'{os.path.basename(script)} stopped with exit code '
+                    f'{process.returncode}: {" | ".join(lines)[-600:]}')

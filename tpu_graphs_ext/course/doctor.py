@@ -14,12 +14,10 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
 from tpu_graphs_ext import files
 from tpu_graphs_ext.course import checkout, swap
-from tpu_graphs_ext.data import check, npz, read, schema
-from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.data import check, read, schema
+from tpu_graphs_ext.errors import UserError, reason_of
 from tpu_graphs_ext.stacks import versions
 from tpu_graphs_ext.tasks import TASKS, TILE, tile
 
@@ -82,7 +80,7 @@ def doctor(root: str = '',
     try:
       findings.extend(check_it)
     except (UserError, OSError, ValueError) as error:
-      findings.append(Finding(what, BROKEN, ' '.join(str(error).split()),
+      findings.append(Finding(what, BROKEN, reason_of(error),
                               'mend this, and run doctor again'))
   return Diagnosis(findings)
 
@@ -178,6 +176,8 @@ def cache_findings(data_root: str) -> Iterator[Finding]:
   """Looks for caches of the baseline's scripts that are older than the data.
 
   Their names depend on the folder and on flags, not on what is in the files.
+  The folder changes when a file comes or goes, and a file when it is unpacked,
+  whatever time of last modification it gets.
   """
   folder = files.full_path(tile.CACHE_DIR)
   stale = []
@@ -188,31 +188,16 @@ def cache_findings(data_root: str) -> Iterator[Finding]:
         else (read.MIN_CONFIGS,), (False, True)):
       name = hashlib.md5(f'{path}:{least}:{toy_data}'.encode()).hexdigest()
       cache = os.path.join(folder, name + '-cache.npz')
-      if os.path.exists(cache) and not _is_cache_of(cache, least, read.find_npz(
-          path, read.TOY_FILES if toy_data else None)):
+      if os.path.exists(cache) and os.path.getmtime(cache) < max(
+          os.stat(each).st_ctime for each in (path, *read.find_npz(path))):
         stale.append(cache)
   if os.path.isdir(folder):
     yield _finding(
         'cache', not stale,
-        (f'{len(stale)} in {folder} with other kernels than the files, or '
-         'older than them; tiles_train.py would train on those' if stale else
+        (f'{len(stale)} in {folder} that are older than the files or their '
+         'folder; tiles_train.py would train on those' if stale else
          f'none in {folder} that is older than the files'),
         f'rm {" ".join(map(checkout.shown_path, stale))}', WARNING)
-
-
-def _is_cache_of(path: str, least_configs: int, sources: list[str]) -> bool:
-  """Whether it is newer than the files and has all of their kernels."""
-  try:
-    names = files.read_file(path + '.tiles.txt').decode().split()
-    arrays, _ = npz.read_arrays(path, ['config_ranges'])
-    cached = dict(zip(names, np.diff(arrays['config_ranges']).tolist()))
-    there = {os.path.basename(source)[:-len('.npz')]:
-             npz.shape_of(source, 'config_feat')[0] for source in sources}
-    return os.path.getmtime(path) >= max(map(os.path.getmtime, sources)) and (
-        cached == {name: configs for name, configs in there.items()
-                   if configs >= least_configs})
-  except (OSError, KeyError, ValueError, npz.DamagedError, UserError):
-    return False
 
 
 def _script(name: str) -> str:

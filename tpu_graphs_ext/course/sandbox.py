@@ -16,7 +16,6 @@ import glob
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -29,7 +28,7 @@ import numpy as np
 from tpu_graphs_ext import files
 from tpu_graphs_ext.course import checkout
 from tpu_graphs_ext.data import schema
-from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.errors import UserError, reason_of
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 # What TensorFlow, Python and the linker read; nothing else is passed on.
@@ -40,8 +39,6 @@ _PASSED = frozenset((
     'TF_USE_LEGACY_KERAS', 'TF_ENABLE_ONEDNN_OPTS', 'TF_NUM_INTRAOP_THREADS',
     'TF_NUM_INTEROP_THREADS', 'TF_FORCE_GPU_ALLOW_GROWTH'))
 MOST_BYTES = 1 << 30  # Of a model folder; it has a few MB.
-# Kinds of confinement, the best first: what each takes away.
-FILES, NETWORK = 'network, files and processes', 'network'
 # With the root folder to make, one to keep, and others to keep read-only.
 _NEW_ROOT = '''set -e; at=$PWD root=$1 kept=$2; shift 2
 mount -t tmpfs none "$root"
@@ -58,7 +55,6 @@ for path in /dev/null /dev/zero /dev/random /dev/urandom; do
 done
 mount -t proc proc "$root/proc" || true
 cd "$root"; pivot_root . .; umount -l .; cd "$at"; exec "$@"'''
-_UNSHARE = ('unshare', '--map-root-user', '--net')
 # What Python and TensorFlow need, without its own folders.
 _SYSTEM = ('/usr', '/bin', '/sbin', '/lib', '/lib64', '/etc')
 
@@ -143,45 +139,27 @@ class Sandbox:
       UserError: it failed, which shows its last lines, or took too long.
     """
     # -I drops PYTHONPATH and the user's own packages; TensorFlow may be there.
-    packages = _packages()
-    log = os.path.join(self._temporary, 'output.log')
-    # A file: a pipe may be held open by what outlives the program.
-    with open(log, 'wb') as output:
-      process = subprocess.Popen(
-          [*_prefix(confinement(), self._temporary, self._readable),
-           sys.executable, '-I',
-           os.path.join(_HERE, 'without_package.py'),
-           os.pathsep.join(packages), *arguments], cwd=self.folder,
+    command = [sys.executable, '-I', os.path.join(_HERE, 'without_package.py'),
+               os.pathsep.join(_packages()), *arguments]
+    if confines():
+      command = _prefix(self._temporary, self._readable) + command
+    try:
+      checkout.run_to_end(
+          arguments[0], command, os.path.join(self._temporary, 'output.log'),
+          max(0, self._deadline - time.monotonic()), cwd=self.folder,
           env={**passed(os.environ), 'HOME': self._home,
-               'TMPDIR': self._home, 'TF_CPP_MIN_LOG_LEVEL': '2'},
-          stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-          start_new_session=True)
-      try:
-        process.wait(max(0, self._deadline - time.monotonic()))
-      except subprocess.TimeoutExpired as error:
-        raise UserError(
-            'the hand-in has taken more time than --time_limit allows and was '
-            'stopped; look for a loop without end, or allow more') from error
-      finally:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-          os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    if process.returncode:
-      with open(log, 'rb') as output:
-        output.seek(max(0, os.path.getsize(log) - 4000))
-        lines = output.read().decode(errors='replace').splitlines()[-3:]
+               'TMPDIR': self._home, 'TF_CPP_MIN_LOG_LEVEL': '2'})
+    except subprocess.TimeoutExpired as error:
       raise UserError(
-          f'{os.path.basename(arguments[0])} stopped with exit code '
-          f'{process.returncode}: {" | ".join(lines)[-600:]}')
+          'the hand-in has taken more time than --time_limit allows and was '
+          'stopped; look for a loop without end, or allow more') from error
 
 
 def limits_text(minutes: float) -> str:
   """What holds for a program in a sandbox, for the user."""
-  kind = confinement()
   return (f'at most {minutes:g} minutes, none of your environment variables; '
-          + (f'kept from your {kind}' if kind else
-             'this system cannot keep it from your network')
-          + ('' if kind == FILES else '; your files are not protected'))
+          + ('kept from your network, files and processes' if confines() else
+             'this system cannot keep it from your network and files'))
 
 
 def passed(environment: dict[str, str]) -> dict[str, str]:
@@ -190,29 +168,26 @@ def passed(environment: dict[str, str]) -> dict[str, str]:
 
 
 @functools.cache
-def confinement() -> str:
-  """The best kind that this system allows; '' if none works."""
-  for kind in (FILES, NETWORK):
-    with contextlib.suppress(OSError, subprocess.SubprocessError), (
-        tempfile.TemporaryDirectory(prefix='hand_in_')) as folder:
-      subprocess.run(
-          [*_prefix(kind, folder, ()), sys.executable, '-I', '-c', ''],
-          cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, timeout=10,
-          check=True)
-      return kind
-  return ''
+def confines() -> bool:
+  """Whether this system can confine a program to its folder."""
+  with contextlib.suppress(OSError, subprocess.SubprocessError), (
+      tempfile.TemporaryDirectory(prefix='hand_in_')) as folder:
+    subprocess.run(
+        [*_prefix(folder, ()), sys.executable, '-I', '-c', ''], cwd=folder,
+        stdin=subprocess.DEVNULL, capture_output=True, timeout=10, check=True)
+    return True
+  return False
 
 
-def _prefix(kind: str, temporary: str, readable: Iterable[str]) -> list[str]:
+def _prefix(temporary: str, readable: Iterable[str]) -> list[str]:
   """Begins a command that may only change its temporary folder."""
-  if kind != FILES:
-    return [*_UNSHARE, '--'] if kind else []
   root = os.path.join(temporary, 'root')
   os.makedirs(root, exist_ok=True)
   # They die with this process, and their children with them.
-  return ['setpriv', '--pdeathsig', 'KILL', *_UNSHARE, '--mount', '--pid',
-          '--fork', '--kill-child', '--', 'sh', '-c', _NEW_ROOT, 'sh', root,
-          temporary, *_SYSTEM, sys.prefix, sys.base_prefix,
+  return ['setpriv', '--pdeathsig', 'KILL', 'unshare', '--map-root-user',
+          '--net', '--mount', '--pid', '--fork', '--kill-child', '--',
+          'sh', '-c', _NEW_ROOT, 'sh', root, temporary,
+          *_SYSTEM, sys.prefix, sys.base_prefix,
           os.path.dirname(os.path.realpath(sys.executable)),
           *_packages(), os.path.dirname(_HERE), *readable, '--']
 
@@ -247,7 +222,6 @@ def read_answer(path: str) -> Answer:
         scores={name: np.asarray(scores, np.float32).reshape(-1)
                 for name, scores in content['scores'].items()})
   except Exception as error:  # The code may have written anything.
-    reason = ' '.join(str(error).split())[:200]
     raise UserError('grading did not finish: models.py exited Python, or '
                     'wrote files that it should not '
-                    f'({reason})') from error
+                    f'({reason_of(error)})') from error

@@ -10,7 +10,6 @@ one for these very files. OUT_DIR is where the later scripts look for models.
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import os
 import subprocess
@@ -21,9 +20,9 @@ from typing import Any
 
 from absl import flags
 
-from tpu_graphs_ext import files
-from tpu_graphs_ext.course import allowed_imports, checkout, swap
-from tpu_graphs_ext.data import cache, read, schema
+from tpu_graphs_ext import files, load_models
+from tpu_graphs_ext.course import checkout, swap
+from tpu_graphs_ext.data import cache, read
 from tpu_graphs_ext.engine import origin
 from tpu_graphs_ext.errors import UserError, printable
 from tpu_graphs_ext.tasks import TILE, tile
@@ -49,16 +48,22 @@ def train(root: str, models_py: str, out_dir: str,
     if flags_given.get(name):  # The script runs in another folder.
       flags_given[name] = files.full_path(flags_given[name])
   run = tile.TrainSettings(**flags_given)
-  data_files = _data_files(run.data_root)
+  try:
+    read.split_folders(run.data_root)
+    data = cache.data_key(files.full_path(run.data_root))
+  except UserError as error:
+    raise UserError(
+        f'{error}. Get the data with ./run_scripts/download_data.sh, or name '
+        'another folder as DATA_ROOT') from error
   models_py = files.full_path(models_py)
-  source = _require_class(run.model, models_py)
+  load_models.require_in_text(run.model, run.model_kwargs, models_py)
   print(swap.install(root, models_py))
+  source = files.read_file(models_py)
   paths = {
       'data_root': run.data_root, 'out_dir': run.out_dir,
       'results_csv': run.baseline_args(int(time.time() * 1000))['results_csv'],
       'cache_dir': flags_given.get('cache_dir', os.path.join(
-          files.full_path(tile.CACHE_DIR),
-          'scripts_' + cache.content_key(data_files)))}
+          files.full_path(tile.CACHE_DIR), f'scripts_{data}'))}
   arguments = [*arguments, *(
       f'--{name}={path}' for name, path in paths.items())]
   root = checkout.find(root)
@@ -80,34 +85,6 @@ def parsed(arguments: Sequence[str]) -> dict[str, Any]:
   except flags.Error as error:
     raise UserError(f'{SCRIPT}: {error}') from error
   return {name: values[name].value for name in names if values[name].present}
-
-
-def _data_files(data_root: str) -> list[str]:
-  """The files of all splits, or a UserError."""
-  paths = []
-  for split in schema.SPLITS:
-    try:
-      paths += read.find_npz(os.path.join(data_root, split))
-    except UserError as error:
-      raise UserError(
-          f'{error}. Get the data with ./run_scripts/download_data.sh, or name '
-          'another folder as DATA_ROOT') from error
-  return paths
-
-
-def _require_class(name: str, path: str) -> bytes:
-  """The models.py; UserError if it cannot be used or lacks a class."""
-  if faults := allowed_imports.faults_of(path):
-    raise UserError('\n  '.join(faults))
-  source = files.read_file(path)
-  nodes = [*ast.walk(ast.parse(source))]
-  bound = {getattr(node, 'name', getattr(node, 'id', '')) for node in nodes}
-  if name not in bound | {'*'} and '*' not in bound:
-    classes = [node.name for node in nodes if isinstance(node, ast.ClassDef)
-               and not node.name.startswith('_')]
-    raise UserError(f'--model={name}: there is no class {name} in {path}; its '
-                    f'classes are {", ".join(classes)}')
-  return source
 
 
 def _written(run: tile.TrainSettings, source: bytes, out_dir: str) -> str:

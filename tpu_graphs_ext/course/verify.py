@@ -9,6 +9,7 @@ course's unchanged script.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import math
 import os
@@ -25,7 +26,7 @@ from tpu_graphs_ext.data import read
 from tpu_graphs_ext.data.kernel import Kernel, Partition
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.engine import artifacts, origin, predictions_csv
-from tpu_graphs_ext.errors import UserError, shortened
+from tpu_graphs_ext.errors import UserError, reason_of, shortened
 from tpu_graphs_ext.tasks import TILE, of_run, tile_batches
 
 SCRIPT = checkout.COURSE_FILES[0]
@@ -49,7 +50,8 @@ class Verdict:
   faults: list[str] = dataclasses.field(default_factory=list)
   notes: list[str] = dataclasses.field(default_factory=list)
   graded_by: str = 'tpu_graphs_ext'  # Or the script that ranked.
-  run_info: dict[str, Any] | None = None  # The run file's content.
+  # The run file's content; empty if it cannot be read.
+  run_info: dict[str, Any] = dataclasses.field(default_factory=dict)
 
   @property
   def ok(self) -> bool:
@@ -97,44 +99,49 @@ def verify(model_dir: str, *, models_py: str = '', root: str = '',
   if not os.path.isdir(verdict.model_dir):
     raise UserError(f'{verdict.model_dir}: there is no such model folder')
   _read_run_file(verdict)
-  if verdict.run_info and (task := of_run(
-      verdict.run_info, verdict.model_dir)) is not TILE:
-    raise UserError(
-        f'{verdict.model_dir}: ranks {task.choices}, but the assignment asks '
-        f'for {TILE.choices}; `evaluate --task {task.name}` measures this one')
   copy = origin.copy_of(model_dir)
   if copy and os.path.isfile(verdict.models_py) and (
       files.sha256(copy) != files.sha256(verdict.models_py)):
     verdict.notes.append(
         f'{verdict.models_py} is not the models.py that the model was trained '
         f'with, which is {copy}')
-  if verdict.run_info:  # Before the time is spent: it may be another's.
-    _log.info('handing in %s: %s', verdict.run_info['args']['model'],
-              _trained(verdict))
+  verdict.facts.update(_facts(verdict))
+  # Before the time is spent: it may be another's.
+  _log.info('handing in %(class)s: %(trained)s', verdict.facts)
   verdict.faults += allowed_imports.faults_of(verdict.models_py)
   with tempfile.TemporaryDirectory(prefix='hand_in_') as folder:
     try:
       place = sandbox.Sandbox(
           folder, verdict.model_dir, verdict.models_py, root, time_limit,
           files.full_path(data_root))
-      verdict.facts.update(_facts(verdict, root, place, time_limit))
+      verdict.facts.update({
+          'graded by': (
+              f'{SCRIPT} in a copy of {root}' if place.has(SCRIPT) else
+              'this package, in a process of its own: no checkout with the '
+              "course's scripts is named with --root"),
+          'confined': sandbox.limits_text(time_limit)})
       _Grader(verdict, place, data_root, cache_dir).grade()
     except UserError as error:
       verdict.faults.append(str(error))
     except OSError as error:
-      reason = ' '.join(str(error).split())[:300]
-      verdict.faults.append(f'the hand-in could not be run: {reason}')
+      verdict.faults.append(
+          f'the hand-in could not be run: {reason_of(error)}')
   return verdict
 
 
 def _read_run_file(verdict: Verdict) -> None:
+  task = TILE
   try:
     path = artifacts.run_path_of(verdict.model_dir)
     verdict.run_info = artifacts.read_run_file(path)
-    artifacts.check_run(path, verdict.run_info, of_run(
-        verdict.run_info, path))
+    task = of_run(verdict.run_info, path)
+    artifacts.check_run(path, verdict.run_info, task)
   except UserError as error:
     verdict.faults.append(str(error))
+  if task is not TILE:
+    raise UserError(
+        f'{verdict.model_dir}: ranks {task.choices}, but the assignment asks '
+        f'for {TILE.choices}; `evaluate --task {task.name}` measures this one')
   folder = os.path.dirname(verdict.model_dir)
   if '/model_' in folder:
     verdict.notes.append(
@@ -143,28 +150,18 @@ def _read_run_file(verdict: Verdict) -> None:
         'path has none')
 
 
-def _facts(verdict: Verdict, root: str | None, place: sandbox.Sandbox,
-           minutes: float) -> dict[str, str]:
-  args = verdict.run_info['args'] if verdict.run_info else {}
+def _facts(verdict: Verdict) -> dict[str, str]:
+  """What is handed in: how long and how well it was trained, and when."""
+  args = verdict.run_info.get('args', {})
   kwargs = args.get('model_kwargs_json', '')[:200]  # Statistics are pages long.
+  opas = verdict.run_info.get('train_curve', {}).get('val_opa', [])
+  best = max((opa for opa in opas if isinstance(opa, float)), default=math.nan)
+  written = time.localtime(os.path.getmtime(verdict.model_dir))
   return {
       'models.py': verdict.models_py, 'model': verdict.model_dir,
       'class': f'{args.get("model", "unknown")} {kwargs}',
-      'trained': _trained(verdict),
-      'graded by': (f'{SCRIPT} in a copy of {root}' if place.has(SCRIPT) else
-                    'this package, in a process of its own: no checkout with '
-                    'the course\'s scripts is named with --root'),
-      'confined': sandbox.limits_text(minutes)}
-
-
-def _trained(verdict: Verdict) -> str:
-  """How long and how well, and when the model was written."""
-  opas = (verdict.run_info or {}).get('train_curve', {}).get('val_opa')
-  opas = opas if isinstance(opas, list) else []
-  best = max((opa for opa in opas if isinstance(opa, float)), default=math.nan)
-  written = time.localtime(os.path.getmtime(verdict.model_dir))
-  return (f'{len(opas)} epochs to the best validation OPA of {best:.4f}, '
-          f'written {time.strftime("%Y-%m-%d %H:%M", written)}')
+      'trained': f'{len(opas)} epochs to the best validation OPA of {best:.4f},'
+                 f' written {time.strftime("%Y-%m-%d %H:%M", written)}'}
 
 
 # ----------------------------------------------------------------- grading
@@ -176,16 +173,18 @@ class _Grader:
   def __init__(self, verdict: Verdict, place: sandbox.Sandbox, data_root: str,
                cache_dir: str):
     self._verdict, self._place = verdict, place
-    self._run = verdict.run_info or {}
+    self._run = verdict.run_info
     self._predicted = self._run.get('test_predictions') or {}
-    self._data_root, self._cache_dir = data_root, cache_dir or None
+    self._data_root = data_root
+    self._read = functools.partial(
+        read.read_dataset, data_root, cache_dir=cache_dir)
 
   def grade(self) -> None:
     """Takes the grader's steps, then runs the course's script."""
     verdict, data = self._verdict, None
     try:
       # As the grader's script does it: statistics of all train kernels.
-      data = self._read(least_configs=-1)
+      data = self._read(min_train_configs=-1)
     except UserError as error:
       verdict.faults.append(f'nothing could be ranked: {error}')
     # The baseline's run file shows it by the number of its predictions.
@@ -216,11 +215,6 @@ class _Grader:
       self._compare_with_training(answer)
       if self._place.has(SCRIPT):
         self._run_script(answer, script_data)
-
-  def _read(self, least_configs: int, toy_data: bool = False) -> read.Dataset:
-    return read.read_dataset(
-        self._data_root, min_train_configs=least_configs,
-        cache_dir=self._cache_dir, toy_data=toy_data)
 
   def _compare_with_training(self, answer: sandbox.Answer) -> None:
     """Compares the ranking with the one in the run file."""
@@ -268,7 +262,8 @@ class _Grader:
     """Whether the model ranks some kernels as in the run file when features
     are scaled by the kernels of at least --configs configurations."""
     try:
-      data = self._read(self._run['args']['configs'], toy_data)
+      data = self._read(min_train_configs=self._run['args']['configs'],
+                        toy_data=toy_data)
     except UserError:  # No train kernel has so many configurations.
       return False
     tried = np.flatnonzero(np.isin(data.test.names, [*odd]))

@@ -19,13 +19,13 @@ import os
 import re
 import zipfile
 from collections.abc import Iterator
-from typing import Any, BinaryIO
+from typing import Any
 
 from tpu_graphs_ext import files
 from tpu_graphs_ext.course import sandbox, verify
 from tpu_graphs_ext.data import npz
 from tpu_graphs_ext.engine import artifacts
-from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.errors import UserError, reason_of
 
 MODELS_NAME, MANIFEST_NAME = 'models.py', 'MANIFEST.json'
 FORMAT = 1
@@ -48,32 +48,33 @@ def package(model_dir: str, out: str, **arguments: Any) -> verify.Verdict:
     UserError: the hand-in fails; lists every reason. Nothing is written.
   """
   path = files.require_path('--out', out)
-  if os.path.lexists(path):
-    try:
-      with _archive(path):
-        pass
-    except UserError as error:
-      raise UserError(f'{path}: was not written by `package`, so it is not '
-                      'replaced; move it away, or name another file') from error
+  try:
+    with _archive(path) if os.path.lexists(path) else contextlib.nullcontext():
+      pass
+  except UserError as error:
+    raise UserError(f'{path}: was not written by `package`, so it is not '
+                    'replaced; move it away, or name another file') from error
   verdict = verify.verify(model_dir, **arguments)
   if not verdict.ok:
     raise UserError(f'{model_dir}: not packed, because\n  '
                     + '\n  '.join(verdict.faults))
-  with files.new_file(path) as file:
-    write(file, verdict)
+  with files.new_file(path) as file, zipfile.ZipFile(
+      file, 'w', zipfile.ZIP_DEFLATED) as archive:
+    for name, content in _contents(verdict).items():
+      member = zipfile.ZipInfo(name)  # Dated 1980, always.
+      member.compress_type = zipfile.ZIP_DEFLATED
+      member.external_attr = 0o644 << 16
+      archive.writestr(member, content)
   return verdict
 
 
-def write(file: BinaryIO, verdict: verify.Verdict) -> None:
-  """Writes the archive of a sound hand-in, without the time in it.
-
-  Raises UserError if its files together are too large, or one is a link.
-  """
-  folder, name = os.path.split(verdict.model_dir)
+def _contents(verdict: verify.Verdict) -> dict[str, bytes]:
+  """Name -> content of all files; UserError if too large, or one is a link."""
+  name = os.path.basename(verdict.model_dir)
   run_path = artifacts.run_path_of(verdict.model_dir)
   paths = {MODELS_NAME: verdict.models_py,
            os.path.basename(run_path): run_path,
-           **{f'{name}/{path}': os.path.join(folder, name, path)
+           **{f'{name}/{path}': os.path.join(verdict.model_dir, path)
               for path in files.ordinary_files(verdict.model_dir, MAX_BYTES)}}
   contents = {name: files.read_file(path, MAX_BYTES)
               for name, path in sorted(paths.items())}
@@ -88,12 +89,7 @@ def write(file: BinaryIO, verdict: verify.Verdict) -> None:
                 for name, content in contents.items()},
   }
   contents[MANIFEST_NAME] = (json.dumps(manifest, indent=2) + '\n').encode()
-  with zipfile.ZipFile(file, 'w', zipfile.ZIP_DEFLATED) as archive:
-    for name, content in contents.items():
-      member = zipfile.ZipInfo(name)  # Dated 1980, always.
-      member.compress_type = zipfile.ZIP_DEFLATED
-      member.external_attr = 0o644 << 16
-      archive.writestr(member, content)
+  return contents
 
 
 # ----------------------------------------------------------------- reading
@@ -109,9 +105,7 @@ def unpack(path: str, folder: str) -> tuple[str, str]:
     UserError: it is not a hand-in, or not a safe one; lists all faults.
   """
   with _archive(path) as (archive, manifest):
-    faults = [f'{name[:200]!r} {fault}' for name, fault in _faults(
-        archive, manifest['files'])]
-    if faults:
+    if faults := list(_faults(archive, manifest['files'])):
       raise UserError(f'{path}: is not unpacked, because\n  '
                       + '\n  '.join(faults))
     for name in manifest['files']:
@@ -145,13 +139,12 @@ def _archive(path: str) -> Iterator[tuple[zipfile.ZipFile, dict[str, Any]]]:
   except OSError as error:
     raise files.cannot_be_read(path, error) from error
   except Exception as error:  # Whatever zipfile and zlib stumble over.
-    reason = ' '.join(str(error).split())[:200] or type(error).__name__
-    raise UserError(f'{path}: is not a whole hand-in ({reason}); copy or pack '
-                    'it again') from error
+    raise UserError(f'{path}: is not a whole hand-in ({reason_of(error)}); '
+                    'copy or pack it again') from error
 
 
 def _faults(archive: zipfile.ZipFile,
-            listed: dict[str, dict[str, Any]]) -> Iterator[tuple[str, str]]:
+            listed: dict[str, dict[str, Any]]) -> Iterator[str]:
   """Files too many, missing, in unsafe places, or with another content."""
   # As stored: zipfile cuts names at a zero byte.
   names = [info.orig_filename for info in archive.infolist()]
@@ -159,10 +152,11 @@ def _faults(archive: zipfile.ZipFile,
     if name == MANIFEST_NAME and name not in listed:
       continue
     if names.count(name) != 1 or name not in listed:
-      yield name, f'is not once in the archive and once in {MANIFEST_NAME}'
+      yield (f'{name[:200]!r} is not once in the archive and once in '
+             f'{MANIFEST_NAME}')
     elif len(name) > 1000 or not all(map(_PART.fullmatch, name.split('/'))):
-      yield name, 'may lie outside the target folder'
+      yield f'{name[:200]!r} may lie outside the target folder'
     elif archive.getinfo(name).file_size != listed[name]['bytes'] or (
         hashlib.sha256(archive.read(name)).hexdigest()
         != listed[name]['sha256']):
-      yield name, f'has another size or SHA-256 sum than {MANIFEST_NAME} says'
+      yield f'{name!r} has another size or SHA-256 sum than in {MANIFEST_NAME}'
