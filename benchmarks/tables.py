@@ -218,6 +218,7 @@ def _made(cells: Iterable[Cell]) -> str:
       name, start = cell.code.split(':')
       codes[name.rpartition('/')[-1]].add(start[:7])
   days = ' to '.join(map(_day, dict.fromkeys([*dates[:1], *dates[-1:]])))
+  days = re.sub(r'(\d+)( \w+ \d{4})( to \d+)\2', r'\1\3\2', days)
   made = '; '.join(f'{name} {", ".join(sorted(starts))}'
                    for name, starts in sorted(codes.items()))
   return f'*Measured {days}' + (f' ({made})' if made else '') + '.*'
@@ -269,9 +270,10 @@ def views() -> dict[str, Union[View, str]]:
   peak = '{150 nodes x %d configs, peak of the process:,.0f} MiB'
   return {
       'shipped': View(
-          [*_ranked('test_', {**slowdowns, 'opa': 3}, 'test programs: '),
-           *_ranked('real_', {**slowdowns, 'kendall': 3},
-                    'timed on a TPU: ')],
+          [(head, template.replace(':', '.value:')) for head, template in [
+              *_ranked('test_', {**slowdowns, 'opa': 3}, 'test programs: '),
+              *_ranked('real_', {**slowdowns, 'kendall': 3},
+                       'timed on a TPU: ')]],
           shipped, {row: title for row, title in _SHIPPED.items()
                     if row not in ('seeds', 'analytic')}),
       'pretrained-test': View(_ranked('test_', all_measures), shipped,
