@@ -83,3 +83,14 @@ def test_rows_of_older_code_are_named(monkeypatch):
   monkeypatch.setattr(tables, 'views', lambda: {
       't': tables.View([], cells, {})})
   assert tables.stale() == ['benchmarks/tables.py:0123']
+
+
+@pytest.mark.parametrize('page', ['README.md', *(
+    f'docs/{name}.md' for name in (
+        'assignment', 'blocks', 'cards', 'foreign', 'layout', 'models',
+        'pretrained', 'results', 'scale', 'serving', 'speed'))])
+def test_percentages_stand_in_tables_alone(page):
+  """A script makes those; what only prose says grows old."""
+  prose = re.sub(r'^```.*?^```', '', tables.BLOCK.sub(
+      '', (PROJECT / page).read_text(encoding='utf-8')), flags=re.M | re.S)
+  assert not re.findall(r'(?<!top-)\b(?!95\b)\d+(?:\.\d+)? %', prose)
