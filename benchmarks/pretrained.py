@@ -28,7 +28,13 @@ from tpu_graphs_ext import load_models
 from tpu_graphs_ext.analytic import explain
 from tpu_graphs_ext.data import read
 from tpu_graphs_ext.data.kernel import Kernel, Partition
-from tpu_graphs_ext.engine import artifacts, evaluate, results, scoring
+from tpu_graphs_ext.engine import (
+  artifacts,
+  evaluate,
+  pretrained,
+  results,
+  scoring,
+)
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import kernel_sources, tuning
 from tpu_graphs_ext.serving import tile_search
@@ -74,9 +80,9 @@ def choices(summary, prefix: str) -> dict[str, dict[str, float]]:
 
 def analytic():
   """The analytic part alone, with the statistics of the package's model."""
-  trained = scoring.load_ranker(artifacts.PRETRAINED, LoadSettings())
+  trained = scoring.load_ranker(pretrained.NAME, LoadSettings())
   stats = artifacts.load_run(
-      artifacts.PRETRAINED, TILE).model_kwargs['feature_stats']
+      pretrained.NAME, TILE).model_kwargs['feature_stats']
   return dataclasses.replace(trained, model=load_models.build(
       'AnalyticTileModel', 10, trained.num_ops, {'feature_stats': stats},
       graph=trained.task.sample_graph(trained.stats)))

@@ -1,9 +1,9 @@
 """Packs what compile_kernels.py wrote into the package, for maintainers.
 
-  python run_scripts/pack_kernels.py DIR [--tpu v3]
+  python run_scripts/pack_kernels.py DIR [--tpu v3] [--tiles 1000]
 
 Takes the programs apart, features each distinct kernel and keeps up to
-`MOST_TILES` of its feasible tiles, always the compiler's own, and writes
+`--tiles` of its feasible tiles, always the compiler's own, and writes
 `tpu_graphs_ext/sample/compiled/TPU_{train,valid,test}_PART.xz`. A program that
 is not in DIR keeps the kernels that these files have of it.
 """
@@ -25,7 +25,7 @@ from tpu_graphs_ext.sample import kernels
 
 COMPILER = 'libtpu 0.0.50.1'
 INFEASIBLE = 10 ** 9  # Cycles: 2^63 - 1 and its parts; a second and more.
-MOST_NODES, MOST_TILES, MOST_KERNELS = 400, 1000, 60
+MOST_NODES, MOST_KERNELS = 400, 60
 FEWEST_TILES = 4
 PART = 1000  # Kernels of a file, which has less than 2 MB then.
 FEW_TILES, MOST_WITH_FEW = 10, 5  # Of a program: so many with so few tiles.
@@ -65,7 +65,7 @@ def save(path: str, packed: Sequence[kernels.CompiledKernel], tpu: str,
       cycles=np.ascontiguousarray(cycles[:, None].view(np.uint8).T))
 
 
-def program_kernels(folder: str, name: str, counts) -> list:
+def program_kernels(folder: str, name: str, most_tiles: int, counts) -> list:
   """The distinct kernels of a program that are of use, in its order."""
   path = os.path.join(folder, name)
   with open(path + '.pb', 'rb') as file:
@@ -78,7 +78,7 @@ def program_kernels(folder: str, name: str, counts) -> list:
     if single.name not in logged:
       counts['not compiled by itself'] += 1
       continue
-    kernel, fault = _kernel(single, logged[single.name], name)
+    kernel, fault = _kernel(single, logged[single.name], name, most_tiles)
     if fault:
       counts[fault] += 1
       continue
@@ -97,7 +97,7 @@ def program_kernels(folder: str, name: str, counts) -> list:
   return chosen
 
 
-def _kernel(module, logged, program):
+def _kernel(module, logged, program, most_tiles):
   """(the kernel, None), or (None, why it is left out)."""
   entry = next(c for c in module.computations
                if c.id == module.entry_computation_id)
@@ -109,7 +109,8 @@ def _kernel(module, logged, program):
   default = tuple(tuple(map(int, window.get(key, ()))) for key in (
       'output_window_bounds', 'kernel_window_bounds'))
   cycles = {(tuple(output), tuple(kernel)): count
-            for output, kernel, count in logged if 0 < count < INFEASIBLE}
+            for output, kernel, count, *_ in logged
+            if 0 < count < INFEASIBLE}
   if default not in cycles:
     return None, 'default not among the tiles'
   if cycles[default] != int(window['estimated_cycles']):
@@ -121,10 +122,10 @@ def _kernel(module, logged, program):
   arrays = features.module_arrays(module)
   if len(arrays.node_opcode) > MOST_NODES:
     return None, 'too many nodes'
-  if len(tiles) > MOST_TILES:
+  if len(tiles) > most_tiles:
     chance = np.random.default_rng(zlib.crc32(repr(tiles).encode()))
     others = [tile for tile in tiles if tile != default]
-    kept = chance.choice(len(others), MOST_TILES - 1, replace=False)
+    kept = chance.choice(len(others), most_tiles - 1, replace=False)
     tiles = sorted([default, *(others[i] for i in kept)])
   bounds = [np.array([tile[side] for tile in tiles], np.int64).reshape(
       len(tiles), -1) for side in (0, 1)]
@@ -139,6 +140,8 @@ def main() -> None:
       description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
   parser.add_argument('dir')
   parser.add_argument('--tpu', choices=sorted(kernels.CLOCK_GHZ), default='v3')
+  parser.add_argument('--tiles', type=int, default=1000,
+                      help='of a kernel at most (default: %(default)s)')
   args = parser.parse_args()
   folder = os.path.join(args.dir, args.tpu)
   with open(os.path.join(args.dir, 'programs.json')) as file:
@@ -148,7 +151,7 @@ def main() -> None:
   for split, names in splits.items():
     for name in names:
       if os.path.exists(os.path.join(folder, name + '.json.gz')):
-        of_program = program_kernels(folder, name, counts)
+        of_program = program_kernels(folder, name, args.tiles, counts)
       else:
         of_program = packed[name]
       for kernel in of_program:

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Makes a trained model the one that comes with the package.
 
-    .venv/bin/python run_scripts/pretrained.py out/model_<hash>
+    .venv/bin/python run_scripts/pretrained.py out/model_<hash> --tpu v3
 
-For maintainers. It replaces what is in tpu_graphs_ext/pretrained; measure the
-model again, and write the numbers into docs/pretrained.md.
+For maintainers. It replaces what is in tpu_graphs_ext/pretrained/<tpu>; measure
+the model again, and write the numbers into docs/pretrained.md.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ import sys
 import numpy as np
 
 from tpu_graphs_ext import files
-from tpu_graphs_ext.engine import artifacts, saved_weights
+from tpu_graphs_ext.engine import artifacts, pretrained, saved_weights
 from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.sample.kernels import CLOCK_GHZ
 from tpu_graphs_ext.tasks import TILE
 
 # Where the model lay on the machine that trained it is nobody else's concern.
@@ -28,7 +29,7 @@ _KEPT = ('args', 'feature_stats', 'num_ops', 'opcodes', 'seed', 'versions',
          'final_error')
 
 
-def save_weights_only(model_dir: str, folder: str) -> str:
+def save_weights_only(model_dir: str, folder: str, tpu: str = '') -> str:
   """Writes a trained model's weights and how to build it, half a megabyte.
 
     <folder>/model_<hash>/weights.npz   see `saved_weights`
@@ -52,7 +53,7 @@ def save_weights_only(model_dir: str, folder: str) -> str:
   files.write_file(os.path.join(new_dir, saved_weights.COMPACT_FILE),
                    buffer.getvalue())
   kept = {key: run.info[key] for key in _KEPT if key in run.info}
-  artifacts.save_run_file({**kept, 'args': args}, folder, TILE)
+  artifacts.save_run_file({**kept, 'args': args, 'tpu': tpu}, folder, TILE)
   return new_dir
 
 
@@ -60,10 +61,13 @@ def main() -> int:
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument('model_dir', help='folder model_<hash>, its run file '
                       'beside it')
-  folder = artifacts.PRETRAINED_FOLDER
+  parser.add_argument('--tpu', choices=sorted(CLOCK_GHZ), required=True,
+                      help='generation whose kernels it was trained on')
+  args = parser.parse_args()
+  folder = os.path.join(pretrained.FOLDER, args.tpu)
   try:
     with files.new_folder(folder) as temporary:
-      save_weights_only(parser.parse_args().model_dir, temporary)
+      save_weights_only(args.model_dir, temporary, args.tpu)
   except UserError as error:
     print(f'error: {error}', file=sys.stderr)
     return 1

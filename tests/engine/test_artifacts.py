@@ -24,6 +24,7 @@ from support import (
 )
 from tpu_graphs_ext import cli, files
 from tpu_graphs_ext.engine import artifacts, scoring, train
+from tpu_graphs_ext.engine import pretrained as names
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.serving.cost_model import CostModel
 from tpu_graphs_ext.tasks import TILE
@@ -192,11 +193,11 @@ def test_full_disk_keeps_the_last_good_model(trained, tmp_path):
 
 @pytest.fixture
 def pretrained(saved_model_dir, tmp_path, monkeypatch):
-  """The package with `saved_model_dir` as its own model."""
+  """The package with `saved_model_dir` as its own model of a TPU v3."""
   folder = tmp_path / 'pretrained'
-  monkeypatch.setattr(artifacts, 'PRETRAINED_FOLDER', str(folder))
+  monkeypatch.setattr(names, 'FOLDER', str(folder))
   return pathlib.Path(
-      save_weights_only(saved_model_dir, str(folder)))
+      save_weights_only(saved_model_dir, str(folder / 'v3'), 'v3'))
 
 
 def test_weights_only_give_the_same_scores(saved_model_dir, tmp_path):

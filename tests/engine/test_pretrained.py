@@ -1,28 +1,33 @@
-"""The model in the package belongs to models.py, is small and ranks well."""
+"""The models in the package belong to models.py, are small and rank well."""
 
 import os
 
 import numpy as np
+import pytest
 
-from tpu_graphs_ext.engine import artifacts, metrics, scoring
+from tpu_graphs_ext.engine import metrics, pretrained, scoring
+from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.sample import kernels, write
 from tpu_graphs_ext.tasks.tile import LoadSettings
 
+TPUS = sorted(os.listdir(pretrained.FOLDER))
 
-def test_it_is_small():
+
+def test_they_are_small():
   sizes = [os.path.getsize(os.path.join(folder, name))
-           for folder, _, names in os.walk(artifacts.PRETRAINED_FOLDER)
-           for name in names]
-  assert len(sizes) == 2 and sum(sizes) < 5 << 20
+           for folder, _, names in os.walk(pretrained.FOLDER) for name in names]
+  assert len(sizes) == 2 * len(TPUS) and sum(sizes) < 12 << 20
 
 
-def test_it_ranks_kernels_that_it_was_not_trained_on():
+@pytest.mark.parametrize('tpu', TPUS)
+def test_they_rank_kernels_that_they_were_not_trained_on(tpu):
   """Fails where models.py has changed so that the weights mean other things.
 
   Then train the model again; see run_scripts/pretrained.py.
   """
-  ranker = scoring.load_ranker(artifacts.PRETRAINED, LoadSettings())
-  compiled = kernels.split_kernels('v3', 'test')
+  ranker = scoring.load_ranker(pretrained.name_for(tpu), LoadSettings())
+  assert ranker.tpu == tpu
+  compiled = kernels.split_kernels(tpu, 'test')
   slowdowns = []
   for kernel in compiled[::len(compiled) // 16]:
     sample = write.sample_kernel(kernel, 'k', 0.94, seed=0)
@@ -30,3 +35,14 @@ def test_it_ranks_kernels_that_it_was_not_trained_on():
         sample.runtime_ns, ranker.scored(sample).order[:5]))
   assert len(slowdowns) >= 16
   assert np.mean(slowdowns) < 0.06
+
+
+def test_a_generation_without_a_model_takes_a_v3s():
+  assert [pretrained.name_for(tpu) for tpu in ('v3', 'v2', '', '..')] == (
+      4 * ['pretrained'])
+  assert pretrained.tpu_of('pretrained') == 'v3'
+  assert pretrained.tpu_of('pretrained:v6e') == 'v6e'
+  assert pretrained.tpu_of('out/pretrained') == ''
+  with pytest.raises(UserError, match='pretrained:v2: the package has no '
+                     r'model of a TPU v2, only of .*v3'):
+    scoring.load_ranker('pretrained:v2', LoadSettings())

@@ -120,7 +120,7 @@ def test_what_comes_while_it_is_written_stays(tmp_path, monkeypatch):
 def test_settings_are_checked(tmp_path):
   for settings, message in (
       ({'kernels': 6}, '--kernels must be at least 7'),
-      ({'tpu': 'v9'}, "--tpu must be one of v3, v5e; got 'v9'")):
+      ({'tpu': 'v9'}, "--tpu must be one of v3, v5e, v5p, v6e, v7x; got 'v9'")):
     with pytest.raises(UserError, match=message):
       SampleDataSettings(**{'out': 'out', **settings})
   path = tmp_path / 'data'

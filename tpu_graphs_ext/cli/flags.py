@@ -155,7 +155,8 @@ def any_model_flag(task: ShippedTask, names: str = '--dir',
   """
   if not task.has_pretrained:
     return model_flag(names, task, required=not unless, **options)
-  more = '; `pretrained` is the model in this package'
+  more = ("; `pretrained` is this package's, for a TPU v3, and "
+          '`pretrained:v6e` that for another generation')
   if not unless:
     options['default'] = 'pretrained'
   return model_flag(names, task, more=f'{more}, the default{unless}' if unless

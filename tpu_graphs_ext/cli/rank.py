@@ -10,9 +10,11 @@ from collections.abc import Iterator
 
 from tpu_graphs_ext.cli import flags
 from tpu_graphs_ext.cli.flags import JSON, flag, path, positive, switch
+from tpu_graphs_ext.engine import pretrained
 from tpu_graphs_ext.engine.settings import TOP_CONFIGS
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.files import full_path
+from tpu_graphs_ext.hlo import libtpu
 from tpu_graphs_ext.tasks import ShippedTask
 
 _log = logging.getLogger(__name__)
@@ -65,6 +67,8 @@ def _flags(task: ShippedTask) -> Iterator[flags.Flag]:
             '--dir latest --data DATA/valid --top_k=3', flags=_flags)
 def rank(args: Namespace) -> int:
   args.top_k = None if args.all else args.top_k
+  if args.dir == pretrained.NAME and hasattr(args, 'tpu'):
+    args.dir = pretrained.name_for(libtpu.generation(args.tpu))
   if flags.task_of(args).has_geometry:
     _check(args)
     if args.out:
@@ -153,7 +157,7 @@ def _all_tiles(args: Namespace) -> int:
 
 def _require_model(folder: str) -> None:
   """Says that a folder is missing before TensorFlow loads."""
-  if folder != 'pretrained' and not os.path.isdir(full_path(folder)):
+  if not pretrained.tpu_of(folder) and not os.path.isdir(full_path(folder)):
     raise UserError(f'{folder}: there is no such model folder; name one that '
                     'exists, or `latest`')
 

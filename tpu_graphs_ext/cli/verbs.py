@@ -52,6 +52,9 @@ def _evaluate_flags(task: ShippedTask) -> Iterator[flags.Flag]:
   yield path('--csv', 'FILE', 'file for one CSV row for each kernel or program '
              'and model')
   yield from flags.of_settings(task.loading)
+  if task.has_pretrained:
+    yield flag('--tpu', 'GENERATION', 'generation of the kernels, which chooses '
+               'the pretrained model; empty: as sample data say, else v3', '')
   if task.has_groups:
     yield switch('--by_kernel', 'also print every kernel, the slowest choices '
                  'first')
@@ -68,13 +71,19 @@ def evaluate(args: Namespace) -> None:
     raise UserError('--dir: name a model, or the scores of another with '
                     '--scores or --predictions')
   flags.few_threads(args)
-  from tpu_graphs_ext.engine import evaluate, results
+  from tpu_graphs_ext.engine import evaluate, pretrained, results
+  from tpu_graphs_ext.hlo import libtpu
+  from tpu_graphs_ext.sample import write
   evaluation = task.evaluation
   if args.csv:
     evaluation.CSV.check(args.csv)
   loading = flags.loading(args)
   rankers = flags.foreign(args, loading)
-  named = args.dir or [] if rankers else args.dir or ['pretrained']
+  named = args.dir or ([] if rankers else [pretrained.NAME])
+  if pretrained.NAME in named:
+    tpu = libtpu.generation(args.tpu) if args.tpu else write.tpu_of(
+        args.data or loading.data_root)
+    named[named.index(pretrained.NAME)] = pretrained.name_for(tpu)
   evaluations = evaluate.evaluate_all(
       [model_dir for text in named for model_dir in text.split(',')],
       args.data, loading=loading, ks=args.top_k, foreign=rankers)
@@ -152,8 +161,8 @@ _OF_SAMPLE = {
     'kernels': flag(
         '--kernels', 'N', 'kernels of all splits together, or `all`', 700,
         type=lambda text: text if text == 'all' else positive(text)),
-    'tpu': flags.choice('--tpu', ('v3', 'v5e'), 'generation that the kernels '
-                        'were compiled for', 'v3'),
+    'tpu': flags.choice('--tpu', ('v3', 'v5e', 'v5p', 'v6e', 'v7x'),
+                        'generation that the kernels were compiled for', 'v3'),
     'seed': flag('--seed', 'SEED', 'equal seeds give equal files', 0, type=int)}
 
 

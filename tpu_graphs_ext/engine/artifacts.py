@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import glob
 import gzip
 import itertools
 import json
@@ -30,17 +29,12 @@ import tensorflow as tf
 import tpu_graphs_ext
 from tpu_graphs_ext import files, load_models
 from tpu_graphs_ext.data.normalize import FeatureStats
-from tpu_graphs_ext.engine import origin, saved_weights
+from tpu_graphs_ext.engine import origin, pretrained, saved_weights
 from tpu_graphs_ext.engine.settings import parse_model_kwargs
 from tpu_graphs_ext.engine.task import Task
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.stacks import quiet
 from tpu_graphs_ext.stacks.versions import stack_name
-
-# In place of a model folder: the trained model that comes with the package.
-PRETRAINED = 'pretrained'
-PRETRAINED_FOLDER = os.path.join(
-    os.path.dirname(os.path.dirname(os.path.abspath(__file__))), 'pretrained')
 
 # What a run writes into a model folder.
 _SAVED_FILES = ('saved_model.pb', 'keras_metadata.pb', 'fingerprint.pb',
@@ -129,14 +123,13 @@ class Run:
 
 
 def load_run(model_dir: str, task: Task) -> Run:
-  """Reads the run file of a model folder; 'pretrained' is the package's own.
+  """Reads the run file of a model folder, or of one of the package's models.
 
   Raises UserError if a file is missing or damaged, or belongs to another run,
   or to another than the expected task.
   """
-  if model_dir == PRETRAINED:
-    model_dir = os.path.join(PRETRAINED_FOLDER, 'model_')
-    model_dir = next(iter(glob.glob(model_dir + '*')), model_dir)
+  if pretrained.tpu_of(model_dir):
+    model_dir = pretrained.folder_of(model_dir)
   path = run_path_of(model_dir)
   files.remove_leftovers(os.path.dirname(path))  # The old model may come back.
   if not os.path.isdir(files.full_path(model_dir)):
@@ -202,8 +195,9 @@ def _rules(run_info: Any) -> Iterator[tuple[str, Any, bool, str]]:
     value = run_info.get(field, None if field == 'args' else {})
     yield field, value, isinstance(value, dict), 'an object'
   args, has_stats = run_info['args'], 'feature_stats' in run_info
-  task = run_info.get('task', '')
-  yield 'task', task, isinstance(task, str), 'text'
+  for field in 'task', 'tpu':
+    value = run_info.get(field, '')
+    yield field, value, isinstance(value, str), 'text'
   for field in 'model', 'model_kwargs_json':
     value = args.get(field)
     yield field, value, isinstance(value, str) and value != '', 'text'

@@ -86,6 +86,7 @@ class Ranker:
   opcodes: Optional[frozenset[int]] = None  # In training; None: unknown.
   args: dict[str, Any] = dataclasses.field(default_factory=dict)  # Of its run.
   data: Mapping[str, str] = dataclasses.field(default_factory=dict)  # `origin`.
+  tpu: str = ''  # Of the package's models: the generation that it is for.
 
   @property
   def class_name(self) -> str:
@@ -199,7 +200,7 @@ def load_ranker(model_dir: str, loading: Loading) -> Ranker:
       getattr(loading, 'keep_repeats', False),
       _counts_elements(run.model_kwargs.get('feature_stats'), model),
       opcodes and frozenset(opcodes), run.info['args'],
-      run.info.get('data', {}))
+      run.info.get('data', {}), run.info.get('tpu', ''))
 
 
 def _counts_elements(argument: Any, model: Any) -> bool:

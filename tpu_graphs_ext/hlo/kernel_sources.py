@@ -74,6 +74,7 @@ class Source:
   notes: list[str]  # How they were made and what was left out.
   faults: list[str]  # A message for each kernel that cannot be ranked.
   doubts: Sequence[str] = ()  # What ranking its tiles is worth.
+  tpu: str = ''  # The generation that it was compiled for here.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,14 +139,14 @@ def compiled(opened: Opened,
   """The kernels, with notes on what was left out; or a UserError."""
   if opened.source is not None:
     return opened.source
-  program, notes, doubts = opened.program, [], []
+  program, notes, doubts, tpu = opened.program, [], [], ''
   if program.optimized is None:
     notes.append(f'compiled for a TPU {opened.tpu} by libtpu')
     devices = program.replicas * program.partitions
     if devices > 1:
       notes[0] += (f', for {devices} devices ({program.partitions} partitions, '
                    f'{program.replicas} replicas): the kernels of each')
-    doubts = _doubts(opened.tpu)
+    doubts, tpu = _doubts(opened.tpu), opened.tpu
   elif not protos.is_for_tpu(program.optimized):
     notes.append("not known to be a TPU's: nothing in it says what compiler "
                  'optimised it')
@@ -154,14 +155,14 @@ def compiled(opened: Opened,
   except UserError as error:
     raise UserError(f'{opened.name}: {error}') from error
   return dataclasses.replace(
-      _from_compiled(opened.name, result, notes), doubts=doubts)
+      _from_compiled(opened.name, result, notes), doubts=doubts, tpu=tpu)
 
 
 def _doubts(tpu: str) -> list[str]:
   """What the tiles of another generation than the data set's are worth."""
   return [] if tpu == DEFAULT_TPU else [
-      f"legal tiles, analytic time and pretrained model are a TPU "
-      f"{DEFAULT_TPU}'s; not checked for {tpu}"]
+      f"legal tiles and analytic time are a TPU {DEFAULT_TPU}'s; not checked "
+      f'for {tpu}']
 
 
 def open_all(names: Sequence[str], shapes: str = '', tpu: str = DEFAULT_TPU,

@@ -31,9 +31,10 @@ from tpu_graphs_ext.errors import UserError
 
 SPLITS = ('train', 'valid', 'test')
 # v3: Norrie et al., "The Design Process for Google's Training Chips: TPUv2 and
-# TPUv3", IEEE Micro 2021. v5e: from its published 197 TFLOP/s and four matrix
-# units of 128 x 128.
-CLOCK_GHZ = {'v3': 0.94, 'v5e': 1.5}
+# TPUv3", IEEE Micro 2021. The others: a device's published bfloat16 FLOP/s over
+# those of a cycle, 2^17 for v5e, 2^18 for v5p and 2^19 for v6e and v7x, by the
+# compiler's cycles for large products.
+CLOCK_GHZ = {'v3': 0.94, 'v5e': 1.5, 'v5p': 1.75, 'v6e': 1.75, 'v7x': 2.2}
 FOLDER = os.path.join(os.path.dirname(__file__), 'compiled')
 FORMAT = 1
 COLUMNS = ('program', 'nodes', 'edges', 'output_rank', 'kernel_rank', 'tiles',

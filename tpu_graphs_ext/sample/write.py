@@ -110,6 +110,21 @@ def write_layout_data(out: str) -> Summary:
                 _layout_problems())
 
 
+def tpu_of(path: str) -> str:
+  """The generation of sample data in a folder, or in the one above it.
+
+  '' for other data, and for a path that cannot be read.
+  """
+  for folder in (path, os.path.dirname(os.path.abspath(path))):
+    try:
+      marker = files.read_json(os.path.join(folder, _MARKER))
+      if isinstance(tpu := marker['settings']['tpu'], str):
+        return tpu
+    except (UserError, TypeError, LookupError):
+      pass
+  return ''
+
+
 # --- The folder --------------------------------------------------------------
 
 

@@ -16,10 +16,10 @@ from tpu_graphs_ext import files
 from tpu_graphs_ext.analytic import explain
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import STORED_NAMES, Kernel, readable
-from tpu_graphs_ext.engine import artifacts, rank, scoring
+from tpu_graphs_ext.engine import pretrained, rank, scoring
 from tpu_graphs_ext.engine.settings import TOP_CONFIGS
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.hlo import kernel_sources
+from tpu_graphs_ext.hlo import kernel_sources, libtpu
 from tpu_graphs_ext.hlo.features import config_features
 from tpu_graphs_ext.hlo.kernel_sources import DEFAULT_TPU, never_timed
 from tpu_graphs_ext.serving import blocks as blocks_lib
@@ -86,8 +86,9 @@ class CostModel:
           for rows, spec in zip((30, 30, 30, 1000), self._specs)))
 
   @classmethod
-  def load(cls, model_dir: Union[str, os.PathLike[str]] = artifacts.PRETRAINED,
-           loading: LoadSettings = LoadSettings()) -> CostModel:
+  def load(cls, model_dir: Union[str, os.PathLike[str]] = pretrained.NAME,
+           loading: LoadSettings = LoadSettings(), *,
+           tpu: str = '') -> CostModel:
     """Loads the package's model, or one that you trained; or a UserError.
 
     Args:
@@ -96,10 +97,15 @@ class CostModel:
         model, see docs/pretrained.md.
       loading: where its normalisation and its class come from. The defaults
         are right for models by `train`.
+      tpu: of the package's models, that of this generation, such as 'v6e';
+        '' for a TPU v3.
     """
-    model = cls(scoring.load_ranker(os.fspath(model_dir), loading))
-    model._loaded = (model_dir if model_dir == artifacts.PRETRAINED
-                     else files.full_path(os.fspath(model_dir))), loading
+    name = os.fspath(model_dir)
+    if name == pretrained.NAME and tpu:
+      name = pretrained.name_for(libtpu.generation(tpu))
+    model = cls(scoring.load_ranker(name, loading))
+    model._loaded = (name if pretrained.tpu_of(name)
+                     else files.full_path(name)), loading
     return model
 
   def __reduce__(self):
@@ -136,7 +142,7 @@ class CostModel:
            shapes: Any = None, *, top: int = TOP_CONFIGS,
            bounds: Optional[BoundsLike] = None,
            blocks: Optional[blocks_lib.BlocksLike] = None,
-           tpu: str = DEFAULT_TPU, jax_python: str = '',
+           tpu: str = '', jax_python: str = '',
            vmem_limit: Optional[float] = None,
            progress: Optional[Callable[[float], None]] = None) -> Union[
                rank.Ranking, SourceRanking, blocks_lib.BlockRanking]:
@@ -161,7 +167,8 @@ class CostModel:
       blocks: for a function that is one matrix product, which you write as a
         Pallas kernel: the (bm, bk, bn) to choose from, in elements, or 'usual';
         see docs/blocks.md. A formula ranks them, not the trained model.
-      tpu: for a program: v2, v3, v4, v5e, v5p, v6e or v7x.
+      tpu: for a program: v2, v3, v4, v5e, v5p, v6e or v7x; '': the model's
+        generation, or v3 for a model that you trained.
       jax_python: for a function's name and HLO text: the Python with JAX; '':
         this.
       progress: called about twice a second, with the seconds of compiling.
@@ -183,6 +190,7 @@ class CostModel:
     if not isinstance(top, (int, np.integer)) or top < 1:
       raise UserError(f'top={top!r}: must be a whole number of at least 1')
     self._require_own_process()
+    tpu = tpu or self._ranker.tpu or DEFAULT_TPU
     is_file = isinstance(kernel, (str, os.PathLike))
     if blocks is not None or shapes is not None or not (
         isinstance(kernel, (Kernel, Mapping))

@@ -72,8 +72,18 @@ def rank_source(ranker: scoring.Ranker, source: kernel_sources.Source,
         [each for kernel in kernels for each in kernel.unfamiliar],
         len(kernels), ranker.name)
   return tile_ranking.SourceRanking(
-      source.name, kernels, [*source.notes, *source.doubts], faults,
+      source.name, kernels, notes_of(ranker, source), faults,
       compiler_report.report_of(source))
+
+
+def notes_of(ranker: scoring.Ranker,
+             source: kernel_sources.Source) -> list[str]:
+  """How the kernels were made, and what ranking their tiles is worth."""
+  notes = [*source.notes, *source.doubts]
+  if source.tpu and ranker.tpu and source.tpu != ranker.tpu:
+    notes.append(f"ranked by a TPU {ranker.tpu}'s model; not checked for "
+                 f'{source.tpu}')
+  return notes
 
 
 def require_tpu(ranker: scoring.Ranker) -> None:

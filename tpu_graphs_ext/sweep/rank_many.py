@@ -234,7 +234,8 @@ def _legal(settings: Settings, path: str) -> Iterator[Any]:
           ranker, source_kernel, settings.top_k, at_once=1)
       values = ranking.to_json()
       yield {'tile_id': values.pop('name'), **values,
-             'notes': [*source.notes, *source.doubts, *ranking.notes],
+             'notes': [*tile_search.notes_of(ranker, source),
+                       *ranking.notes],
              'unfamiliar': _names(ranking.unfamiliar)}
     except Exception as error:  # Of this kernel alone.
       yield error

@@ -1,0 +1,42 @@
+"""The trained models that the package brings, by name; whoever has none.
+
+In place of a model folder `pretrained` names that of a TPU v3, and
+`pretrained:v6e` that of another generation. Needs no TensorFlow.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+
+from tpu_graphs_ext.errors import UserError
+
+NAME = 'pretrained'
+# <generation>/model_<hash>, beside its run file.
+FOLDER = os.path.join(
+    os.path.dirname(os.path.dirname(os.path.abspath(__file__))), NAME)
+_DEFAULT_TPU = 'v3'
+
+
+def tpu_of(name: str) -> str:
+  """The generation of a model of the package; '' for a folder's name."""
+  first, _, tpu = name.partition(':')
+  return (tpu or _DEFAULT_TPU) if first == NAME else ''
+
+
+def name_for(tpu: str) -> str:
+  """The name of the model for a generation: its own, else a v3's."""
+  has_own = tpu != _DEFAULT_TPU and tpu in os.listdir(FOLDER)
+  return f'{NAME}:{tpu}' if has_own else NAME
+
+
+def folder_of(name: str) -> str:
+  """The folder model_<hash> of a model of the package, or a UserError."""
+  tpu = tpu_of(name)
+  folders = glob.glob(os.path.join(glob.escape(FOLDER), '*', 'model_*'))
+  by_tpu = {os.path.basename(os.path.dirname(each)): each for each in folders}
+  if tpu not in by_tpu:
+    raise UserError(
+        f'{name}: the package has no model of a TPU {tpu}, only of '
+        f'{", ".join(sorted(by_tpu))}')
+  return by_tpu[tpu]
