@@ -109,7 +109,7 @@ def trees(data: str, seed: int, most: int, tiles: int):
 
 def rankers(args) -> dict[str, list]:
   """Row of the tables -> a ranker for each seed."""
-  named = {'package': artifacts.PRETRAINED,
+  named = {'package': pretrained.NAME,
            **dict(pair.split('=', 1) for pair in args.row)}
   of_row = {name: [scoring.load_ranker(model_dir, LoadSettings())
                    for model_dir in dirs.split(',')]

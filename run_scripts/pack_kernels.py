@@ -10,6 +10,7 @@ is not in DIR keeps the kernels that these files have of it.
 
 import argparse
 import collections
+import glob
 import gzip
 import io
 import json
@@ -97,6 +98,24 @@ def program_kernels(folder: str, name: str, most_tiles: int, counts) -> list:
   return chosen
 
 
+def feasible(logged: Sequence, default: tuple) -> dict:
+  """{(output bounds, kernel bounds): cycles} of the tiles that can be had.
+
+  Of products, and of windows that are reduced, the log has the memory that a
+  tile needs, and far too many cycles for a tile that does not fit. Of all other
+  kernels it has every combination of bounds. Those that do not fit are known
+  only where they seem to take fewer cycles than the default, as the whole tile
+  does, which waits for no transfer: the compiler would else have taken them.
+  """
+  cycles = {(tuple(output), tuple(kernel)): count
+            for output, kernel, count, *_ in logged if 0 < count < INFEASIBLE}
+  has_memory = any(len(row) > 3 for row in logged)
+  if has_memory or default not in cycles:
+    return cycles
+  return {tile: count for tile, count in cycles.items()
+          if count >= cycles[default]}
+
+
 def _kernel(module, logged, program, most_tiles):
   """(the kernel, None), or (None, why it is left out)."""
   entry = next(c for c in module.computations
@@ -108,9 +127,7 @@ def _kernel(module, logged, program, most_tiles):
     window = {}
   default = tuple(tuple(map(int, window.get(key, ()))) for key in (
       'output_window_bounds', 'kernel_window_bounds'))
-  cycles = {(tuple(output), tuple(kernel)): count
-            for output, kernel, count, *_ in logged
-            if 0 < count < INFEASIBLE}
+  cycles = feasible(logged, default)
   if default not in cycles:
     return None, 'default not among the tiles'
   if cycles[default] != int(window['estimated_cycles']):
@@ -171,14 +188,16 @@ def main() -> None:
 def _packed(tpu: str) -> dict:
   """Program -> its kernels in the package."""
   packed = collections.defaultdict(list)
-  for split in kernels.SPLITS:
-    for kernel in kernels.split_kernels(tpu, split):
+  for path in glob.glob(kernels.path_of(tpu, '*', '*')):
+    for kernel in kernels.load(path):
       packed[kernel.program].append(kernel)
   return packed
 
 
 def _write(tpu: str, split: str, chosen: list) -> None:
   size = 0
+  for path in glob.glob(kernels.path_of(tpu, split, '*')):
+    os.remove(path)
   for part, first in enumerate(range(0, len(chosen), PART)):
     path = kernels.path_of(tpu, split, part)
     save(path, chosen[first:first + PART], tpu, COMPILER)

@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import dataclasses
 import gzip
 import json
 import math
@@ -10,6 +11,7 @@ import pathlib
 import shutil
 import subprocess
 import types
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -26,6 +28,8 @@ from tpu_graphs_ext import cli, files
 from tpu_graphs_ext.engine import artifacts, scoring, train
 from tpu_graphs_ext.engine import pretrained as names
 from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.hlo import kernel_sources
+from tpu_graphs_ext.serving import tile_search
 from tpu_graphs_ext.serving.cost_model import CostModel
 from tpu_graphs_ext.tasks import TILE
 from tpu_graphs_ext.tasks.tile import LoadSettings
@@ -221,6 +225,44 @@ def test_verbs_and_python_without_a_model_take_the_packages(
     printed.append(json.loads(capsys.readouterr().out))
   assert printed[0] == printed[1] == printed[2]
   assert CostModel.load().name == 'pretrained'
+
+
+def test_a_generation_with_its_own_model_takes_it(
+    pretrained, saved_model_dir, tmp_path, capsys):
+  save_weights_only(saved_model_dir, os.path.join(names.FOLDER, 'v6e'), 'v6e')
+  model = CostModel.load(tpu='TPU v6 lite')
+  assert model.name == 'pretrained:v6e'
+  assert model.__reduce__()[1] == ('pretrained:v6e', LoadSettings())
+  with pytest.raises(UserError, match="'v9' is not a TPU generation"):
+    CostModel.load(tpu='v9')
+  data = tmp_path / 'data' / 'valid'
+  path = saved_run.KERNELS[0].save(str(data))
+  for flags, name in (
+      (['--tpu=v6e'], 'pretrained:v6e'),
+      (['--tpu=v6e', '--dir=pretrained:v3'], 'pretrained:v3')):
+    assert cli.main(['evaluate', *flags, f'--data={data}', '--json']) == 0
+    assert json.loads(capsys.readouterr().out)['model_dir'] == name
+  # Sample data say what they were compiled for.
+  (tmp_path / 'data' / 'sample_data.json').write_text(
+      '{"settings": {"tpu": "v6e"}}')
+  assert cli.main(['evaluate', f'--data={data}', '--json']) == 0
+  assert json.loads(capsys.readouterr().out)['model_dir'] == (
+      'pretrained:v6e')
+  loaded = []
+  with mock.patch.object(tile_search.scoring, 'load_ranker',
+                         lambda name, _: loaded.append(name) or model._ranker):
+    assert cli.main(['rank', '--tpu=v6e', path]) == 0
+  assert loaded == ['pretrained:v6e']
+
+
+def test_a_program_for_another_generation_than_the_models_is_said(pretrained):
+  ranker = scoring.load_ranker('pretrained', LoadSettings())
+  source = kernel_sources.Source('f', [], ['note'], [], ['doubt'], 'v6e')
+  assert tile_search.notes_of(ranker, source) == [
+      'note', 'doubt', "ranked by a TPU v3's model; not checked for v6e"]
+  for other in (dataclasses.replace(source, tpu='v3'),
+                dataclasses.replace(source, tpu='')):
+    assert tile_search.notes_of(ranker, other) == ['note', 'doubt']
 
 
 def test_weights_that_do_not_fit_models_py(pretrained):

@@ -184,9 +184,8 @@ def test_programs_are_compiled(tmp_path, monkeypatch):
   assert asked == [('layers:dense', 'f32[64,256]', 'python9'),
                    (program, 'v5e', None)]
   assert source.notes == ['compiled for a TPU v5e by libtpu']
-  assert source.doubts == [
-      "legal tiles, analytic time and "
-      "pretrained model are a TPU v3's; not checked for v5e"]
+  assert source.tpu == 'v5e' and source.doubts == [
+      "legal tiles and analytic time are a TPU v3's; not checked for v5e"]
   read('layers:dense', 'example_arguments')
   assert asked[2] == ('layers:dense', 'example_arguments', '')
   read(written(tmp_path, 'a.pb', elementwise([64, 256])))

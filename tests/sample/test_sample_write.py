@@ -164,6 +164,21 @@ def test_kernels_repeat_their_default_here_and_there():
   assert copies.count(10) < 12
 
 
+# --- What the compiler's log says --------------------------------------------
+
+
+def test_tiles_that_the_compiler_refuses_are_left_out():
+  """The cycles of a product that does not fit; else fewer than the default."""
+  product = [[[1], [2], 50, 900], [[1], [4], 40, 9000],
+             [[2], [2], 2**63 - 1, 0]]
+  assert pack_kernels.feasible(product, ((1,), (2,))) == {
+      ((1,), (2,)): 50, ((1,), (4,)): 40}
+  loop = [[[1], [], 50], [[2], [], 40], [[4], [], 60], [[8], [], 10**9]]
+  assert pack_kernels.feasible(loop, ((1,), ())) == {
+      ((1,), ()): 50, ((4,), ()): 60}
+  assert ((3,), ()) not in pack_kernels.feasible(loop, ((3,), ()))
+
+
 # --- What the package brings -------------------------------------------------
 
 

@@ -53,8 +53,9 @@ def _evaluate_flags(task: ShippedTask) -> Iterator[flags.Flag]:
              'and model')
   yield from flags.of_settings(task.loading)
   if task.has_pretrained:
-    yield flag('--tpu', 'GENERATION', 'generation of the kernels, which chooses '
-               'the pretrained model; empty: as sample data say, else v3', '')
+    yield flag('--tpu', 'GENERATION', 'generation of the kernels, which '
+               'chooses the pretrained model; empty: as sample data say, else '
+               'v3', '')
   if task.has_groups:
     yield switch('--by_kernel', 'also print every kernel, the slowest choices '
                  'first')
