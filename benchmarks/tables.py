@@ -258,6 +258,16 @@ def _ranked(split: str, heads: Mapping[str, int],
           for number, (measure, digits) in enumerate(heads.items())]
 
 
+def _side_by_side(parts: Mapping[str, Cells]) -> Cells:
+  """The rows of several tables as one; columns begin with a part's name."""
+  cells = collections.defaultdict(dict)
+  for part, rows in parts.items():
+    for row, columns in rows.items():
+      cells[row].update({f'{part}_{name}': cell
+                         for name, cell in columns.items()})
+  return cells
+
+
 def views() -> dict[str, Union[View, str]]:
   """Every table of a page, by name."""
   compiled, shipped = of_accuracy('compiled_v3'), of_numbers('pretrained-v3')
@@ -291,10 +301,12 @@ def views() -> dict[str, Union[View, str]]:
           timed, {**of_numbers(data), **of_accuracy(data)},
           {**_MODELS, **_CHOICES, 'default': 'the default tile of the data'})
          for name, data in (('cpu', 'measured_tiles'), ('gpu', 'gpu_tiles'))},
-      **{f'layout-{search}': View(
-          _ranked('test_', {'kendall': 3, **layouts}),
-          of_accuracy(f'sample:xla:{search}', layout=True), _LAYOUTS)
-         for search in ('random', 'default')},
+      'layout': View(
+          [*_ranked('random_test_', {'kendall': 3, **layouts}, '`random`: '),
+           *_ranked('default_test_', {'kendall': 3, **layouts},
+                    '`default`: ')],
+          _side_by_side({search: of_accuracy(f'sample:xla:{search}', True)
+                         for search in ('random', 'default')}), _LAYOUTS),
       'serving': View(
           [('16 tiles', '{16 tiles, time:.1f} ms'),
            ('1,000 tiles', '{1000 tiles, time:.1f} ms'),
