@@ -1,8 +1,9 @@
 """Loop nests of kernels, and what their tiles do, as NumPy arrays.
 
 For `candidates`, `explain`, `rank` and the report. The rules are `_Geometry`'s
-in models.py, traced once without a model: a second for the first kernel, some
-milliseconds for the next.
+in models.py, without a model. The kernels of a program are read together and op
+by op, a third of a second with TensorFlow's start; tracing that takes a second,
+and pays only where kernels come one by one.
 """
 
 from __future__ import annotations
@@ -118,15 +119,18 @@ class Loops:
 
   def counts(self, tiles: np.ndarray) -> dict[str, np.ndarray]:
     """Of `_Counts` of models.py, by name: float64 [tiles] each."""
-    counts = _traced()[1](self._tensors, self._on_axes(tiles))
-    return {name: value[0].astype(np.float64)
-            for name, value in counts._asdict().items()}
+    return {name: value.numpy()[0].astype(np.float64) for name, value in
+            self._counter(self._on_axes(tiles))._asdict().items()}
 
   @functools.cached_property
-  def _tensors(self) -> Any:
-    """`nest`, converted once: a third of the time of counting few tiles."""
+  def _counter(self) -> Callable[[np.ndarray], Any]:
+    """`counts` of tiles on all axes, with `nest` converted once: a third of the
+    time of counting few tiles."""
     import tensorflow as tf
-    return tf.nest.map_structure(tf.constant, self.nest)
+    nest = tf.nest.map_structure(tf.constant, self.nest)
+    specs = tf.nest.map_structure(lambda x: tf.TensorSpec(
+        [None, *x.shape[1:]] if x.shape.rank else [], x.dtype), nest)
+    return functools.partial(_traced_counts(specs), nest)
 
   def _on_axes(self, tiles: np.ndarray) -> np.ndarray:
     """float32 [1, 12, tiles]."""
@@ -153,11 +157,15 @@ def loops_of(kernels: Sequence[Kernel]) -> list[Loops]:
     first += kernel.num_nodes
   if not kernels:
     return []
-  return _apart(_traced()[0](
+  import tensorflow as tf
+  arrays = (
       np.concatenate([_widened(k.node_feat, _WIDTH) for k in kernels]),
       np.concatenate([k.node_opcode for k in kernels]).astype(np.int32),
       np.concatenate(edges).astype(np.int32),
-      np.array([k.num_nodes for k in kernels], np.int32)))
+      np.array([k.num_nodes for k in kernels], np.int32))
+  nests = (_loops if len(kernels) > 1 else _traced_loops())(
+      *map(tf.constant, arrays))
+  return _apart(tf.nest.map_structure(np.asarray, nests))
 
 
 def _widened(table: np.ndarray, width: int) -> np.ndarray:
@@ -183,32 +191,32 @@ def _apart(nests: Any) -> list[Loops]:
   return kernels
 
 
-@functools.cache
-def _traced() -> tuple[Callable[..., Any], Callable[..., Any]]:
-  """`loops` and `counts`, from arrays to arrays."""
+def _loops(node_feat, opcode, edges, node_counts) -> Any:
+  """`_Loops` of tensors, from the nodes and edges of all kernels."""
   import tensorflow as tf
   models = load_models.models_module()
+  graph = models._Graph(models._Inputs(
+      opcode, node_feat, node_counts, edges[:, 0], edges[:, 1], None))
+  machine = models._Hardware(*(
+      tf.constant(x, tf.float32) for x in models._MACHINES[0]))
+  return models._Geometry.loops(graph, node_feat, machine)
 
-  def loops(node_feat, opcode, edges, node_counts):
-    graph = models._Graph(models._Inputs(
-        opcode, node_feat, node_counts, edges[:, 0], edges[:, 1], None))
-    machine = models._Hardware(*map(float, models._MACHINES[0]))
-    return models._Geometry.loops(graph, node_feat, machine)
 
-  def counts(nest, tile):
-    return models._Geometry.counts(nest, tile)[0]
-
-  def arrays_of(function):
-    return lambda *arrays: tf.nest.map_structure(
-        lambda x: x.numpy(), function(*arrays))
-
+@functools.cache
+def _traced_loops() -> Callable[..., Any]:
+  import tensorflow as tf
   ints = tf.TensorSpec([None], tf.int32)
-  loops = tf.function(loops, autograph=False, input_signature=[
+  return tf.function(_loops, autograph=False, input_signature=[
       tf.TensorSpec([None, _WIDTH]), ints, tf.TensorSpec([None, 2], tf.int32),
       ints])
-  nest = tf.nest.map_structure(
-      lambda x: tf.TensorSpec(x.shape, x.dtype),
-      loops.get_concrete_function().structured_outputs)
-  counts = tf.function(counts, autograph=False, input_signature=[
-      nest, tf.TensorSpec([1, models._AXES, None])])
-  return arrays_of(loops), arrays_of(counts)
+
+
+@functools.cache
+def _traced_counts(nest: Any) -> Callable[..., Any]:
+  """`counts` of one kernel; `nest` holds `tf.TensorSpec`s."""
+  import tensorflow as tf
+  models = load_models.models_module()
+  return tf.function(
+      lambda nest, tile: models._Geometry.counts(nest, tile)[0],
+      autograph=False,
+      input_signature=[nest, tf.TensorSpec([1, models._AXES, None])])
