@@ -191,7 +191,7 @@ def test_a_copy():
       'pieces': [2, 4, 12], 'matrix_rows': [0] * 3,
       'vector_registers': [6, 8, 6],  # One a layout tile.
       'tile_elements': [6144, 4096, 1024], 'padding': [1] * 3,
-      'rounding': [1, 4 / 3, 1]}
+      'rounding': [1, 4 / 3, 1], 'crowding': [1] * 3}
   assert set(counts) == set(expected)
   for name, values in expected.items():
     np.testing.assert_allclose(counts[name], values, 1e-6, err_msg=name)
