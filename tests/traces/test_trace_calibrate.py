@@ -71,9 +71,9 @@ def test_what_one_launch_says_of_another_by_hand():
   # e us seen; residual 1, covariance .4^2 + 2 * .4^2 + .3^2 + .4^2 = .73.
   known = calibrate.Calibration(
       ('t',), 'a GPU', {ADD: {(0, 1e6, 0): calibrate.Times(
-          math.e, math.e, 4, 0.0)}}, {})
+          math.e, math.e, 4)}}, {})
   known.__dict__['formulas'] = {'': {'count': [1.0]}}
-  noise = 0.05**2 + 0.05**2 / 4
+  noise = 0.05**2 * (1 + 4 / 4)
   for size, expected in (
       (1e6, math.exp(0.8 + 0.2 * 0.73 / (0.73 + noise))),  # Four of e us.
       # At distance 1.5 what fades is (2/3, 2/3, and 1 / (1 + 1.5^2 / 2.88)),
@@ -104,7 +104,7 @@ def test_a_second_trace_adds():
   both = learned([(ADD, {'bytes': 1e6}, 8.0), ('k', {}, 5.0)],
                  {'pause': (6.0, 1)}, first)
   assert both.launches == {
-      ADD: {(0, 1e6, 0): (5, 5, 4, 0)}, 'k': {(0, 0, 0): (5, 5, 1, 0)}}
+      ADD: {(0, 1e6, 0): (5, 5, 4)}, 'k': {(0, 0, 0): (5, 5, 1)}}
   assert both.host == {'pause': (3, 4), 'call': (1, 1)}
   assert both.sources == ('t', 't') and len(first.launches) == 1
 

@@ -23,7 +23,6 @@ COLUMNS = ['kernel', 'operator', 'kind', 'start_us', 'measured_us',
 # call of the runtime, where a calibration does not tell: with it and without,
 # two programs on an H200 (PyTorch 2.11) took 21.7 and 9.6, 25.0 and 18.7 ms.
 _ADDED = {'operator': 0.6, 'runtime': 7.4}
-_MOST_DIFFERENT = 1000  # Functions and sizes of a program; a sweep has more.
 
 
 class Comparison(NamedTuple):
@@ -71,8 +70,7 @@ def calibrated(paths: str | Sequence[str],
 def _is_sweep(trace: Trace, rows: Sequence[tuple]) -> bool:
   """Whether hardly any kernel of a step runs twice, of a great many."""
   different = {(name, *size.items()) for name, size, _ in rows}
-  return len(different) > max(_MOST_DIFFERENT,
-                              len(rows) / max(len(trace.steps), 1) / 3)
+  return len(different) > max(1000, len(rows) / max(len(trace.steps), 1) / 3)
 
 
 def compared(path: str, steps: Optional[Sequence[int]],

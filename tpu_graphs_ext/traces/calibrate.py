@@ -33,14 +33,12 @@ ALL = ''  # Of all kernels but communication, in `formulas`.
 # The sizes of a formula, of which the last must be known, by its name.
 _FORMULAS = {'work': [0, 1], 'threads': [2], 'count': []}
 _LEAST_US = 0.1  # Of a formula.
-
-
 # Of kernels of the same arithmetic, family and function: standard deviations
 # of the logarithm of their correction, and of a part of it that fades with the
 # distance of their sizes, to 2/3 at the length beside it (in logarithms), and
 # of its slope. Chosen by leaving out launches of a sweep of one H200.
 _LEVELS = (0.0, 0.4, 1.5, 0.05), (0.4, 0.4, 1.5, 0.1), (0.3, 0.4, 1.2, 0.1)
-_NOISE = 0.05  # Of a size's median, and at least of a single duration.
+_NOISE = 0.05  # Of a size's median; a single duration has twice as much.
 _OTHER_SIZES = 0.5  # What launches count whose known sizes are others.
 _NEAREST = 48  # Launches to learn from.
 
@@ -50,7 +48,6 @@ class Times(NamedTuple):
   median_us: float
   mean_us: float
   count: int
-  scatter: float  # Mean |log(duration / median)|.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,11 +133,9 @@ class Calibration:
     known = {}
     for kind, launches in rows.items():
       points, times, labels, residual = zip(*launches)
-      twice = [each for each in times if each.count > 1]
-      scatter = max(_NOISE, 1.5 * _mean(twice, 'scatter') if twice else 0)
       known[kind] = (
           times, np.array(points), np.array(residual), np.array(
-              [_NOISE**2 + scatter**2 / each.count for each in times]),
+              [_NOISE**2 * (1 + 4 / each.count) for each in times]),
           np.array(labels, object).T)
     return known
 
@@ -162,11 +157,7 @@ class Calibration:
         labels[:, :, None] == labels[:, None],
         (length[:, None] + length - 2 * product).clip(0), product,
         other[:, None] != other) + np.diag(noise[near])
-    residual = residual[near]
-    expected = covariance[near] @ np.linalg.solve(between, residual)
-    # Not far beyond what was seen.
-    return float(expected.clip(min(residual.min(), 0) - 0.5,
-                               max(residual.max(), 0) + 0.5))
+    return float(covariance[near] @ np.linalg.solve(between, residual[near]))
 
 
 def _labels(name: str) -> tuple[str, str, str]:
@@ -211,12 +202,11 @@ def calibrate(source: str, gpu: str, kernels: Iterable[tuple],
   launches = {name: dict(times) for name, times in earlier.launches.items()}
   for (name, point), each in by_size.items():
     middle, points = statistics.median(each), launches.setdefault(name, {})
-    times = Times(middle, statistics.fmean(each), len(each), statistics.fmean(
-        abs(math.log(us / middle)) for us in each))
+    times = Times(middle, statistics.fmean(each), len(each))
     if point in points:
       both = points[point], times
       times = Times(_mean(both, 'median_us'), _mean(both, 'mean_us'),
-                    sum(part.count for part in both), _mean(both, 'scatter'))
+                    sum(part.count for part in both))
     points[point] = times
   constants = dict(earlier.host)
   for key, (us, count) in host.items():
@@ -277,10 +267,10 @@ def read(path: str, flag: str = '--hardware') -> Calibration:
     return Calibration(
         tuple(_checked('a source', str, text) for text in sources), gpu,
         {name: {row[:3]: Times(*row[3:]) for row in (
-            _numbers(f'launches {name}', row, 7, 3)
+            _numbers(f'launches {name}', row, 6, 3)
             for row in _checked(f'launches {name}', list, rows))}
          for name, rows in launches.items()},
-        {key: _numbers(f'host {key}', pair, 2, 2)
+        {key: _numbers(f'host {key}', pair, 2, 1)
          for key, pair in host.items()})
   except ValueError as error:
     raise UserError(
@@ -296,10 +286,10 @@ def _checked(name: str, kind: type, value: Any) -> Any:
 
 
 def _numbers(name: str, row: Any, count: int, times: int) -> tuple:
-  """A list of numbers; times and counts, from a place to the last but one."""
+  """A list of numbers; those from a place on are times and counts."""
   if not (isinstance(row, list) and len(row) == count and all(
       type(each) in (int, float) and 0 <= each <= 1e30 for each in row)
-          and all(row[times:-1])):
+          and all(row[times:])):
     raise ValueError(f'{name} is {row!r:.60}; it must be {count} numbers from '
                      '0 to 1e30, and times and counts above 0')
   return tuple(map(float, row))

@@ -46,8 +46,7 @@ class Event:
   args: Mapping[str, Any]  # The rest of the trace: shapes, types, numbers.
   parent: Optional[Event] = None  # The innermost call that contains this one.
   launch: Optional[Event] = None  # The runtime's call that launched this work.
-  # The innermost operator around work or a call, itself included; without one,
-  # the innermost annotation that is not a step.
+  # The innermost operator around work or a call, itself included.
   caller: Optional[Event] = None
 
   @property
@@ -188,9 +187,7 @@ def _nested(calls: list[Event]) -> list[Event]:
       around.pop()
     call.parent = around[-1] if around else None
     call.caller = call.parent.caller if call.parent else None
-    if call.kind == OPERATOR or (
-        call.kind == ANNOTATION and call.step is None
-        and (call.caller is None or call.caller.kind != OPERATOR)):
+    if call.kind == OPERATOR:
       call.caller = call
     around.append(call)
   return calls

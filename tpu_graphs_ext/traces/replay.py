@@ -66,10 +66,9 @@ def commands_of(trace: Trace) -> list[Command]:
       copied = next((each for each in _until(ended, call.end, max(
           call.start, call.end - 2 * _NEAR_US))
                      if each.launch.end <= call.start), None)
-    is_called = call.caller and call.caller.kind == kineto.OPERATOR
     commands.append(Command(
         call.start, call.end, call.place, work, copied,
-        (call.caller.name if is_called else '')
+        (call.caller.name if call.caller else '')
         + f' {work[0].name if work else call.name}'))
   commands.sort(key=lambda command: (command.start, command.end))
   by_end = iter(sorted(commands, key=lambda command: command.end))

@@ -6,7 +6,6 @@ the order of the operators' schemas.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 import re
@@ -24,8 +23,6 @@ _BYTES = {name: size for size, names in (  # Of a value.
 ) for name in names.split(',')}
 _MOST, _MOST_SIDE = 1e30, 2**32  # Of a size, and of a block or a grid.
 _MOST_OUTER = 16  # Calls around a kernel that may tell its sizes.
-SECTOR_BYTES = 32  # Memory moves in sectors.
-_CHUNK = 65536  # Values of a block of multi_tensor_apply (its kChunkSize).
 
 
 class Tensor(NamedTuple):
@@ -52,24 +49,12 @@ def sizes_of(work: Event) -> dict[str, float]:
   if is_number(moved) and moved > 0:  # By copies and fills.
     sizes['bytes'] = moved
   # A launch of these does a part of the operator, which only its grid tells.
-  elif kind == kinds.OPTIMIZER and blocks:
-    each = 2 if re.search('BFloat16|Half', work.name) else 4
-    sizes['bytes'] = blocks * _CHUNK * each * _lists_moved(work.name)
   elif kind not in (kinds.LAYOUT, kinds.OPTIMIZER):
-    sizes = _sizes_of_operator(work, kind, blocks)
+    sizes = _sizes_of_operator(work, kind)
   if blocks and threads:
     sizes['threads'] = blocks * threads
   return {name: float(size) for name, size in sizes.items()
           if 0 < size < _MOST}
-
-
-def _lists_moved(name: str) -> int:
-  """How many lists of tensors a function of multi_tensor_apply moves."""
-  if (parts := re.search(r'Functor<\w+, \d, (\d), \d', name)):
-    return int(parts[1]) + 1  # It reads so many, and writes one.
-  lists = re.search(r'Metadata<(?:[a-z]+, )?(\d)', name)
-  depth = int(lists[1]) if lists else 1
-  return 2 * depth - 1 if 'Adam' in name else depth  # All but the gradient.
 
 
 def _volume(sides: Any) -> int:
@@ -79,18 +64,14 @@ def _volume(sides: Any) -> int:
   return math.prod(sides) if known else 0
 
 
-def _sizes_of_operator(work: Event, kind: str,
-                       blocks: int) -> dict[str, Any]:
+def _sizes_of_operator(work: Event, kind: str) -> dict[str, Any]:
   """From the innermost operator around a kernel that has shapes."""
   for call in itertools.islice(
       work.launch.upward() if work.launch else (), _MOST_OUTER):
     name = call.name.removeprefix('aten::')
     formula = _FORMULAS.get(name)
     if kind == kinds.SORT:
-      formula = functools.partial(  # Keys and places, read and written.
-          _moved_with, 1 if 'embedding' in name else 0, 32)
-    elif 'cudnn_rnn' in name or 'miopen_rnn' in name:
-      formula = functools.partial(_recurrent, work, kind, blocks)
+      formula = _sorted
     elif formula is None and call.name.startswith(('aten::', 'nccl:')) and (
         # A lookup reads only some rows of its inputs.
         kind not in (kinds.EMBEDDING, kinds.INDEXING)):
@@ -98,14 +79,10 @@ def _sizes_of_operator(work: Event, kind: str,
     try:
       if formula and (sizes := formula(call, _arguments(call))):
         return sizes
-    except _UNKNOWN:
+    except (ValueError, TypeError, AttributeError, LookupError,
+            ArithmeticError):  # Arguments are missing or of other kinds.
       pass
   return {}
-
-
-# What formulas raise for arguments that are missing or of other kinds.
-_UNKNOWN = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError,
-            StopIteration)
 
 
 def _require(condition: bool) -> None:
@@ -179,53 +156,30 @@ def _attention(call: Event, inputs: Sequence[Argument]) -> dict[str, Any]:
           'bytes': (2 * query.bytes + key.bytes + value.bytes) << backward}
 
 
-def _recurrent(work: Event, kind: str, blocks: int, call: Event,
-               inputs: Sequence[Argument]) -> dict[str, Any]:
-  """One of the products that a recurrent layer launches, or its cells.
-
-  Blocks and the tile in the kernel's name tell the size of the result, and so
-  which product it is: of a time step or of all, for a layer or its weights.
-  """
-  gates, hidden = next(each for each in inputs if isinstance(each, list)
-                       and each)[1].shape
-  # Input, which may have the batch first, and state.
-  (*rows, width), (_, batch, _), *_ = (each.shape for each in inputs if (
-      isinstance(each, Tensor) and len(each.shape) == 3))
-  tile = re.search(r'(\d+)x(\d+)[x_]', work.name)
-  if kind != kinds.PRODUCT or not tile or not blocks:
-    return {'bytes': 4 * batch * (gates + 2 * hidden)}
-  result = blocks * int(tile[1]) * int(tile[2])
-  forms = [(batch, gates, hidden), (math.prod(rows), gates, width)]
-  if 'backward' in call.name:
-    forms = [(batch, hidden, gates), (math.prod(rows), width, gates),
-             (gates, hidden, math.prod(rows))]
-  m, n, k = min(forms, key=lambda form: abs(
-      math.log(result / (form[0] * form[1]))))
-  return {'multiply_adds': result * k, 'bytes': 4 * (m * n + m * k + n * k)}
-
-
 def _moved(call: Event, inputs: Sequence[Argument]) -> dict[str, Any]:
   """Others read their inputs and write as much as the largest of them."""
   parts = [sum(part.bytes for part in each) if isinstance(each, list)
            else each.bytes for each in inputs if each is not None]
-  return {'bytes': sum(parts) + (
-      0 if call.name in _WRITING else max(parts, default=0))}
+  return {'bytes': sum(parts) + max(parts, default=0)}
 
 
-def _moved_with(which: int, value_bytes: int, _: Event,
-                inputs: Sequence[Argument]) -> dict[str, Any]:
-  """Bytes for each value of one argument."""
-  tensors = [each for each in inputs if isinstance(each, Tensor)]
-  return {'bytes': value_bytes * (
-      tensors[which] if which < 0 else inputs[which]).values}
+def _sorted(call: Event, inputs: Sequence[Argument]) -> dict[str, Any]:
+  """Keys and places are read and written."""
+  return {'bytes': 32 * inputs['embedding' in call.name].values}
+
+
+def _indexed(_: Event, inputs: Sequence[Argument]) -> dict[str, Any]:
+  """The last tensor is read, changed and written."""
+  return {'bytes': 12 * [each for each in inputs
+                         if isinstance(each, Tensor)][-1].values}
 
 
 def _embedding(call: Event, inputs: Sequence[Argument]) -> dict[str, Any]:
   """Of lookups in a table, or of the gradient of its rows.
 
-  The indices, the results and each row that occurs move once, in sectors; of n
-  draws from r rows r * (1 - exp(-n / r)) are expected to occur. `multiply_adds`
-  counts every row. The arguments are weight or gradient, indices and, for bags,
+  The indices, the results and each row that occurs move once; of n draws from
+  r rows r * (1 - exp(-n / r)) are expected to occur. `multiply_adds` counts
+  every row. The arguments are weight or gradient, indices and, for bags,
   offsets; the gradient's number of rows is not a tensor.
   """
   rows, indices = inputs[:2]
@@ -235,21 +189,13 @@ def _embedding(call: Event, inputs: Sequence[Argument]) -> dict[str, Any]:
     results = rows.shape[0] if bags else draws
     height = int(call.args['Concrete Inputs'][5 if bags else 2])
   _require(results > 0 and draws > 0 and height > 0 and len(rows.shape) > 1)
-  row_bytes = _in_sectors(rows.shape[-1] * rows.value_bytes)
-  each = _in_sectors(draws / results * indices.value_bytes) + row_bytes
+  row_bytes = rows.shape[-1] * rows.value_bytes
+  each = draws / results * indices.value_bytes + row_bytes
   return {'multiply_adds': draws * rows.shape[-1],
           'bytes': results * each
                    + row_bytes * height * -math.expm1(-draws / height)}
 
 
-def _in_sectors(size: float) -> int:
-  """Bytes in whole sectors."""
-  return math.ceil(size / SECTOR_BYTES) * SECTOR_BYTES
-
-
-# They write their first tensor without reading it.
-_WRITING = {f'aten::{name}_' for name in (
-    'copy', 'fill', 'zero', 'normal', 'uniform', 'random', 'bernoulli')}
 _FORMULAS = {
     **dict.fromkeys(('addmm', 'addmm_', '_addmm_activation', 'mm', 'bmm',
                      'baddbmm', 'linear'), _product),
@@ -258,12 +204,8 @@ _FORMULAS = {
     **{f'_{name}_attention_{way}': _attention
        for name in ('cudnn', 'flash', 'efficient')
        for way in ('forward', 'backward')},
-    # A row's loss reads its class (8 bytes) and one value, a sector.
-    'nll_loss_forward': functools.partial(_moved_with, 1, 40),
-    'nll_loss_backward': functools.partial(_moved_with, 2, 40),
-    # The last tensor is read, changed and written.
     **dict.fromkeys(('_index_put_impl_', 'index_add_', 'gather', 'scatter_add_',
-                     'scatter_'), functools.partial(_moved_with, -1, 12)),
+                     'scatter_'), _indexed),
     **dict.fromkeys(('embedding', '_embedding_bag',
                      '_embedding_bag_forward_only',
                      '_embedding_bag_dense_backward',
