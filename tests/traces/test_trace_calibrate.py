@@ -226,6 +226,9 @@ def test_communication_takes_the_mean_of_its_size():
   known = learned(rows)
   for size, us in ((1e3, 12), (2e3, 12), (5e5, 900)):
     assert known.us('nccl', {'bytes': size}) == us
+    # Another version's arguments; of another function the mean of all.
+    assert known.us('nccl(Work*)', {'bytes': size}) == us
+  assert known.us('ncclOther', {'bytes': 1e3}) == pytest.approx(924 / 3)
 
 
 def test_a_step_that_the_gpu_bounds_by_hand():

@@ -74,10 +74,12 @@ class Calibration:
     kind, point = kinds.kind_of(name), _point(sizes)
     times = [*(self.launches.get(name, {}).values()
                or self._known.get(kind, [()])[0])]
-    if kind == kinds.COMMUNICATION:
-      off = [np.abs(np.log(np.maximum(other, 1) / np.maximum(point, 1))).sum()
-             for other in self.launches.get(name, {})]
-      near = [each for each, far in zip(times, off) if far == min(off)]
+    if kind == kinds.COMMUNICATION:  # Versions differ in what is behind a (.
+      off = [(np.abs(np.log(np.maximum(other, 1) / np.maximum(point, 1))).sum(),
+              each) for function, points in self.launches.items()
+             if function.split('(')[0] == name.split('(')[0]
+             for other, each in points.items()]
+      near = [each for far, each in off if far == min(off)[0]]
       return _mean(near or times, 'mean_us') if times else None
     if not self.formulas:
       return None
@@ -157,7 +159,11 @@ class Calibration:
         labels[:, :, None] == labels[:, None],
         (length[:, None] + length - 2 * product).clip(0), product,
         other[:, None] != other) + np.diag(noise[near])
-    return float(covariance[near] @ np.linalg.solve(between, residual[near]))
+    residual = residual[near]
+    expected = covariance[near] @ np.linalg.solve(between, residual)
+    # Not far beyond what was seen.
+    return float(expected.clip(min(residual.min(), 0) - 0.5,
+                               max(residual.max(), 0) + 0.5))
 
 
 def _labels(name: str) -> tuple[str, str, str]:
