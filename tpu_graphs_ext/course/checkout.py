@@ -172,8 +172,9 @@ def run_script(copy: str, arguments: Sequence[str], log: str) -> None:
 
 def run_to_end(script: str, command: Sequence[str], log: str,
                seconds: float | None = None, **options: Any) -> None:
-  """Runs the command of a script, and ends whatever it leaves running.
+  """Runs the command of a script, to its end.
 
+  With the option start_new_session, whatever it leaves running ends too.
   Raises TimeoutExpired after so many seconds, and UserError, with the end of
   its output, if it fails. All of that is in `log`; `options` are Popen's.
   """
@@ -181,12 +182,14 @@ def run_to_end(script: str, command: Sequence[str], log: str,
   with open(log, 'wb') as output:
     process = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=output,
-        stderr=subprocess.STDOUT, start_new_session=True, **options)
+        stderr=subprocess.STDOUT, **options)
     try:
       process.wait(seconds)
     finally:
+      # Without a session of its own, a terminal ends what it started.
       with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
+      process.kill()
       process.wait()
   if process.returncode:
     with open(log, 'rb') as output:
