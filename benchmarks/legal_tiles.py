@@ -1,13 +1,18 @@
 """Makes the table of docs/ranking.md: how well rules list the legal tiles.
 
-  python benchmarks/legal_tiles.py --real FILE... --compiled FOLDER
+  python benchmarks/legal_tiles.py --tpu v6e --compiled DIR --but NAME ...
 
-Without options of the sample data alone, which the package brings. Real kernels
-are .npz or .pb with measured tiles. A folder of compiled programs has NAME.pb,
-and in NAME_candidates.json.gz {kernel: {'default': [output, kernel bounds],
-'tiles': [[output, kernel bounds, cycles], ...]}} of what the compiler weighs.
-Kernels that `rank` leaves out are left out: of several products or seven
-dimensions. Rows go to results/numbers.csv, for `tables.py --write`.
+Without --compiled of the sample data, which the package brings, and with --real
+of .npz or .pb with tiles that were measured on a TPU v3. DIR is what
+run_scripts/compile_kernels.py wrote; --but leaves out programs by the start of
+their names, those that the rules were inferred from. Kernels that `rank` leaves
+out are left out: of several products or seven dimensions. Rows go to
+results/numbers.csv, for `tables.py --write`.
+
+Of a loop the compiler weighs all combinations of bounds, and changes a tile
+that does not fit, as compiling with the tile set shows: a tile with less cycles
+than the default does not fit, and one that does not by the estimate here. So
+its recall counts bounds alone.
 """
 
 from __future__ import annotations
@@ -17,6 +22,7 @@ import collections
 import glob
 import gzip
 import json
+import os
 import shlex
 import sys
 from collections.abc import Iterator
@@ -27,12 +33,13 @@ import numpy as np
 import tables
 from tpu_graphs_ext import files
 from tpu_graphs_ext.analytic import candidates, geometry
+from tpu_graphs_ext.analytic.machines import MACHINES
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.data.schema import MAX_DIMS
 from tpu_graphs_ext.hlo import features, protos, tpu_compiler, tuning
 from tpu_graphs_ext.sample import kernels as sample
 
-INFEASIBLE = 10 ** 12  # Cycles, and more.
+INFEASIBLE = 10 ** 9  # Cycles, and more.
 MOST_STORED = 1000  # Of a kernel's tiles in the sample data.
 
 
@@ -48,27 +55,51 @@ def of_sample(tpu: str) -> Iterator[Weighed]:
   for split in sample.SPLITS:
     for kernel in sample.split_kernels(tpu, split):
       if kernel.output_bounds.shape[1] <= MAX_DIMS:  # Else it is not ranked.
-        loops = loops_of(kernel)
+        loops = loops_of(kernel, tpu)
         yield Weighed(loops, loops.tiles(
             kernel.output_bounds, kernel.kernel_bounds), kernel.default,
                       len(kernel.cycles) < MOST_STORED)
 
 
-def of_programs(folder: str) -> Iterator[Weighed]:
-  for path in sorted(glob.glob(f'{folder}/*_candidates.json.gz')):
+def of_programs(folder: str, tpu: str, but: list[str]) -> Iterator[Weighed]:
+  seen = set()
+  for path in sorted(glob.glob(os.path.join(folder, tpu, '*.json.gz'))):
+    program = path.removesuffix('.json.gz')
+    if os.path.basename(program).startswith(tuple(but)):
+      continue
     with gzip.open(path) as file:
-      listed = json.load(file)
-    whole = protos.as_module(files.read_file(
-        path.replace('_candidates.json.gz', '.pb')))
-    for kernel in tpu_compiler.kernels_of(whole).kernels:
-      known = listed.get(kernel.module.name)
-      if known:
-        tiles = [known['default'], *(
-            tile[:2] for tile in known['tiles'] if tile[2] < INFEASIBLE)]
-        loops = loops_of(features.module_arrays(kernel.module))
-        yield Weighed(loops, loops.tiles(*(
-            np.array(bounds).reshape(len(tiles), -1)
-            for bounds in zip(*tiles))), 0, True)
+      logged = json.load(file)
+    for kernel in tpu_compiler.kernels_of(
+        protos.as_module(files.read_file(program + '.pb'))).kernels:
+      tiles = logged.get(kernel.module.name)
+      if not tiles or not kernel.window or len(kernel.window[0]) > MAX_DIMS:
+        continue
+      graph = features.module_arrays(kernel.module)
+      key = (graph.node_feat.tobytes(), graph.edge_index.tobytes())
+      if key not in seen:
+        seen.add(key)
+        yield from _weighed(loops_of(graph, tpu), kernel.window, tiles)
+
+
+def _weighed(loops, window, logged) -> Iterator[Weighed]:
+  """Of rows [output bounds, kernel bounds, cycles, memory of products]."""
+  default = list(window.output_bounds), list(window.kernel_bounds)
+  logged = [row for row in logged
+            if list(map(len, row[:2])) == list(map(len, default))]
+  place = [row[:2] for row in logged].index(list(default)) if (
+      list(default) in [row[:2] for row in logged]) else -1
+  if place < 0 or len(default[0]) != loops.rank:
+    return
+  cycles = np.array([row[2] for row in logged])
+  tiles = loops.tiles(*(np.array([row[side] for row in logged]).reshape(
+      len(logged), -1) for side in (0, 1)))
+  legal = (cycles < INFEASIBLE) & (cycles >= cycles[place])
+  if len(logged[place]) < 4:  # A loop.
+    legal &= (loops.counts(tiles)['footprint_bytes']
+              <= loops.machine.vmem_limit_bytes)
+    legal[place] = True
+  if legal.sum() > 1:
+    yield Weighed(loops, tiles[legal], legal[:place].sum(), True)
 
 
 def of_files(paths: list[str]) -> Iterator[Weighed]:
@@ -80,11 +111,11 @@ def of_files(paths: list[str]) -> Iterator[Weighed]:
         yield Weighed(loops, loops.tiles_of(kernel.config_feat), -1, False)
 
 
-def loops_of(graph) -> geometry.Loops:
+def loops_of(graph, tpu: str) -> geometry.Loops:
   none = np.zeros(0, np.int64)
   return geometry.loops_of([Kernel(
       'kernel', graph.node_feat, graph.node_opcode, graph.edge_index,
-      np.zeros((0, 24), np.float32), none, none)])[0]
+      np.zeros((0, 24), np.float32), none, none)], MACHINES[tpu])[0]
 
 
 def rows(title: str,
@@ -100,7 +131,8 @@ def rows(title: str,
     listed = {tile.tobytes() for tile in legal}
     common = sum(tile.tobytes() in listed for tile in known)
     kinds['products and convolutions' if loops.is_product else
-          'poolings' if loops.is_pooling else 'others'].append((
+          'poolings' if loops.is_pooling else
+          'reductions' if loops.nest.summed.any() else 'element-wise'].append((
               len(known), common, common / len(known),
               common / max(1, len(legal)) if kernel.is_all else np.nan,
               kernel.default < 0 or (
@@ -121,14 +153,16 @@ def rows(title: str,
 
 def main() -> None:
   flags = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  flags.add_argument('--tpu', default='v3', choices=sample.CLOCK_GHZ)
+  flags.add_argument('--tpu', default='v3', choices=MACHINES)
   flags.add_argument('--real', nargs='*', default=[], metavar='FILE')
-  flags.add_argument('--compiled', metavar='FOLDER')
+  flags.add_argument('--compiled', metavar='DIR')
+  flags.add_argument('--but', nargs='*', default=[], metavar='NAME')
   args = flags.parse_args()
   tables.put('legal-tiles', {
-      **rows('measured', of_files(args.real)),
-      **rows('compiled', of_programs(args.compiled or '')),
-      **rows(f'sample data, {args.tpu}', of_sample(args.tpu))},
+      **rows('v3, measured', of_files(args.real)),
+      **rows(f'{args.tpu}, compiled', of_programs(
+          args.compiled, args.tpu, args.but) if args.compiled
+             else of_sample(args.tpu))},
              'tpu_graphs_ext/analytic/candidates.py',
              shlex.join(['python', 'benchmarks/legal_tiles.py', *sys.argv[1:]]))
 

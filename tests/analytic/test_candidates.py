@@ -1,5 +1,6 @@
 """Legal tiles: by hand, and what real files list."""
 
+import dataclasses
 import gzip
 import json
 
@@ -8,11 +9,19 @@ import pytest
 
 from support.feature_tiles import kernel_of_nodes, loops_of
 from support.tiny_hlo import add, convolution, elementwise, product
-from tpu_graphs_ext.analytic import candidates, explain, geometry
+from tpu_graphs_ext.analytic import (
+  blocks,
+  candidates,
+  explain,
+  geometry,
+  products,
+)
+from tpu_graphs_ext.analytic.machines import MACHINES
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.hlo import protos, tpu_compiler, tuning
 
 LAYOUT_TILE = 8 * 128 * 4  # Bytes, of float32.
+NEW = ('v5e', 'v5p', 'v6e', 'v7x')  # Whose lists by the compiler were at hand.
 MOST_CYCLES = 10 ** 12  # The compiler says of more that a tile cannot be.
 
 
@@ -76,17 +85,76 @@ def test_an_update_in_place_loops_over_what_it_writes():
       [2, 1], [4, 2, 1], [4, 2, 1]]
 
 
-def test_a_tile_must_fit(monkeypatch):
+def test_operands_of_a_v7x_have_16_rows_and_its_blocks_256_columns():
+  """bf16 [64, 512] x [512, 640]: 8 of 8 rows, 5 of 128 columns, 64 summands."""
+  of = {tpu: candidates.choices_of(loops_of(
+      product(64, 512, 640, element_type='BF16'), MACHINES[tpu]))
+        for tpu in MACHINES}
+  assert of.pop('v7x') == [[8, 4, 2], [5, 4, 3, 2, 1], [64, 32, 16]]
+  for choices in of.values():
+    assert choices == [[8, 4, 3, 2, 1], [5, 3, 2, 1], [64, 32, 16]]
+  assert candidates.choices_of(loops_of(
+      product(848, 512, 384), MACHINES['v7x']))[0][1:4] == [64, 53, 48]
+  # Not rows that are no multiple of 16, or have four bytes.
+  for rows, element_type in ((72, 'BF16'), (64, 'F32')):
+    assert 3 in candidates.choices_of(loops_of(
+        product(rows, 512, 640, element_type=element_type), MACHINES['v7x']))[0]
+
+
+@pytest.mark.parametrize(('dims', 'cut_by'), [
+    ([16, 96, 512], {'v2', 'v3'}),
+    ([96, 512], {'v2', 'v3', 'v5e', 'v6e', 'v7x'})])
+def test_whose_short_results_are_cut(dims, cut_by):
+  """Sums over 512 columns of 96 rows: columns of a matrix, or a vector."""
+  module = elementwise(dims, opcode='reduce')
+  root = module.computations[0].instructions[1]
+  root.dimensions.append(len(dims) - 1)
+  for field in root.shape.dimensions, root.shape.layout.minor_to_major:
+    del field[:]
+  root.shape.dimensions.extend(dims[:-1])
+  root.shape.layout.minor_to_major.extend(range(len(dims) - 1)[::-1])
+  assert {tpu for tpu, machine in MACHINES.items() if candidates.choices_of(
+      loops_of(module, machine))[-2] != [12]} == cut_by
+
+
+def test_tiles_of_a_results_columns_are_equally_large():
+  """Sums of 1360 rows of 8 x 170, as a vector: 11 x 128 elements."""
+  module = elementwise([1360, 512], opcode='reduce')
+  root = module.computations[0].instructions[1]
+  root.dimensions.append(1)
+  root.shape.dimensions.pop()
+  root.shape.layout.minor_to_major.pop(0)
+  for tpu, listed in (('v3', [170, 96, 64, 48, 32, 16]), ('v6e', [170, 16])):
+    assert candidates.choices_of(
+        loops_of(module, MACHINES[tpu]))[0] == listed
+
+
+def with_memory(tpu, limit_bytes):
+  """A machine that has so much for blocks of kernels that are no product."""
+  machine = MACHINES[tpu]
+  fills = [fill / machine.fills[2] for fill in machine.fills]
+  return dataclasses.replace(
+      machine, vmem_limit_bytes=limit_bytes, fills=fills)
+
+
+def test_a_tile_must_fit():
   """f32 [24, 256] in 3 x 2 layout tiles, read and written, two of each."""
-  loops = loops_of(elementwise([24, 256]))
-  monkeypatch.setattr(
-      candidates, 'MEMORY_BYTES', 8 * LAYOUT_TILE / candidates.TOLERANCE)
-  legal = candidates.candidates(loops)
-  assert legal.tiles.tolist() == [[2, 1], [1, 2], [1, 1]]
-  assert legal.fitting == 3 and legal.looked_at == 3 * 2
+  for tpu in MACHINES:
+    legal = candidates.candidates(loops_of(
+        elementwise([24, 256]), with_memory(tpu, 8 * LAYOUT_TILE)))
+    assert legal.tiles.tolist() == [[2, 1], [1, 2], [1, 1]]
+    assert legal.fitting == 3 and legal.looked_at == 3 * 2
 
 
-def test_what_windows_read_is_copied(monkeypatch):
+def test_a_v6e_has_twice_the_memory_of_a_v5e():
+  """f32 [8192, 1024]: a tile [rows, 8] takes 2 x 2 x 32 KiB a row of 8."""
+  for tpu, most in (('v5e', 128), ('v5p', 128), ('v6e', 256), ('v7x', 256)):
+    legal = candidates.candidates(loops_of(
+        elementwise([8192, 1024]), MACHINES[tpu])).tiles
+    assert legal[legal[:, 1] == 8, 0].max() == most
+
+
+def test_what_windows_read_is_copied_by_a_v3(monkeypatch):
   """bf16 [9, 8, 8, 128] by windows [3, 1, 1, 1]; a tile [1, 8, 1, 1].
 
   Windows of 1 read 8 layout tiles of 2 KiB, and write 8: two of each, and those
@@ -100,9 +168,28 @@ def test_what_windows_read_is_copied(monkeypatch):
       candidates, 'choices_of', lambda unused: [[1], [8], [1], [1], [1], [1]])
   needed = 8 * (2 + 2 + 2) * 2048
   for bytes_, listed in ((needed, 1), (needed - 1, 0)):
-    monkeypatch.setattr(
-        candidates, 'MEMORY_BYTES', bytes_ / candidates.TOLERANCE)
-    assert len(candidates.candidates(loops_of(module)).tiles) == listed
+    machine = with_memory('v3', bytes_)
+    assert len(candidates.candidates(loops_of(module, machine)).tiles) == listed
+  # Others read them where they are, and lose some memory.
+  few = 8 * (2 + 2) * 2048 / MACHINES['v6e'].fills[1]
+  for bytes_, listed in ((few + 1, 1), (few - 1, 0)):
+    machine = with_memory('v6e', bytes_)
+    assert len(candidates.candidates(loops_of(module, machine)).tiles) == listed
+
+
+@pytest.mark.parametrize('tpu', NEW)
+def test_times_of_a_large_product_are_those_of_its_blocks(tpu):
+  """bf16 [4096, 8192] x [8192, 4096]: at least its FLOPs over the peak."""
+  machine, sizes = MACHINES[tpu], (4096, 8192, 4096)
+  loops = loops_of(product(*sizes, element_type='BF16'), machine)
+  tiles = candidates.candidates(loops, 2000).tiles
+  tile_ns = explain.Explainer(None, loops=loops).terms(tiles).time.min()
+  plain = products.Product(1, *sizes, 2, 2, 2)
+  block_ns = blocks.times_ns(plain, blocks.usual_blocks(
+      plain, machine, machine.vmem_limit_bytes), machine).min()
+  peak_ns = 2 * 4096 * 8192 * 4096 / machine.flops_per_ns
+  assert peak_ns < tile_ns < 1.4 * peak_ns
+  assert 0.7 < tile_ns / block_ns < 1.3
 
 
 def test_tiles_of_a_file_that_the_rules_do_not_list_come_last():

@@ -3,7 +3,8 @@
 import dataclasses
 
 from tpu_graphs_ext import load_models
-from tpu_graphs_ext.analytic import explain, geometry
+from tpu_graphs_ext.analytic import geometry
+from tpu_graphs_ext.analytic.machines import MACHINES
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.hlo import tiles
 
@@ -61,4 +62,4 @@ def test_the_machine_is_the_one_of_the_analytic_model():
   assert preset.pop('lanes') == preset.pop('matrix_side') == tiles.LANES
   assert preset.pop('sublanes') == tiles.SUBLANES
   assert preset.pop('cores') == 1
-  assert preset == dataclasses.asdict(explain.TpuConstants())
+  assert preset == dataclasses.asdict(MACHINES['v3'].constants)

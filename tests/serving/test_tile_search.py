@@ -11,6 +11,7 @@ import pytest
 from support import model_checks as checks
 from support.tiny_hlo import add, elementwise, product
 from tpu_graphs_ext import cli
+from tpu_graphs_ext.analytic.machines import MACHINES
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.engine import scoring
 from tpu_graphs_ext.errors import UserError
@@ -184,7 +185,7 @@ def test_a_summary_of_a_compiled_program(source_kernel):
   assert [line.split() for line in text.split('\n\n')[2].split('\n')] == [
       ['kernel', 'best', 'tile', 'analytic', 'time', 'default', 'tile', 'its',
        'place'],
-      ['elementwise', '4x2', '-14.1', '%', '2x1', '5', 'of', '6'],
+      ['elementwise', '4x2', '-14.2', '%', '2x1', '5', 'of', '6'],
       ['elementwise', '4x2', '0.0', '%'],
       ('analytic time: change from the default to the best tile, by formula; '
        'it does not predict the gain, so measure both').split()]
@@ -284,3 +285,15 @@ def test_forgotten_shapes_and_typos_are_named_at_once(
       if verb == 'rank' or '--dir' not in arguments:
         assert cli.main([verb, *arguments]) == 1
         assert rule in capsys.readouterr().err
+
+
+def test_times_of_another_generation_are_by_its_own_constants():
+  """Not by those of the package's model, which is for a TPU v3."""
+  module = product(4096, 8192, 4096, element_type='BF16')
+  kernel = source_kernel_of(module)
+  ranked = [tile_search.rank_source(
+      ranker_of(kernel), kernel_sources.Source('f', [kernel], [], [], tpu=tpu),
+      1).kernels[0] for tpu in ('v3', 'v6e')]
+  of_v3, of_v6e = (kernel.choices[0].predicted_ns for kernel in ranked)
+  peak_ns = 2 * 4096 * 8192 * 4096 / MACHINES['v6e'].flops_per_ns
+  assert peak_ns < of_v6e < 1.5 * peak_ns < of_v3 / 5

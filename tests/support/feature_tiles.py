@@ -9,6 +9,7 @@ import numpy as np
 from support import model_checks as checks
 from tpu_graphs_ext import load_models
 from tpu_graphs_ext.analytic import explain, geometry
+from tpu_graphs_ext.analytic.machines import MACHINES
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.hlo import features
@@ -32,9 +33,9 @@ def explained(kernel, row, constants=None):
   return explainer.explain(explainer.tiles(row[np.newaxis]))[0]
 
 
-def loops_of(module):
+def loops_of(module, machine=MACHINES['v3']):
   """The loop nest of an HLO module."""
-  return geometry.loops_of([kernel_of_module(module)])[0]
+  return geometry.loops_of([kernel_of_module(module)], machine)[0]
 
 
 def tensorflow_tiles(kernel, stats, model_stats=None,

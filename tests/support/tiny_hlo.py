@@ -69,13 +69,15 @@ def convolution():
   return module
 
 
-def product(rows, contracted, columns, layout=None):
-  """entry: f32 [rows, contracted] x [contracted, columns], as a convolution."""
+def product(rows, contracted, columns, layout=None, element_type='F32'):
+  """entry: [rows, contracted] x [contracted, columns], as a convolution."""
   module = protos.HloModuleProto(name='product', entry_computation_id=1)
   entry = module.computations.add(id=1, root_id=12)
-  add(entry, 10, 'parameter', [rows, contracted])
-  add(entry, 11, 'parameter', [contracted, columns], parameter_number=1)
-  root = add(entry, 12, 'convolution', [rows, columns], layout, [10, 11])
+  add(entry, 10, 'parameter', [rows, contracted], element_type=element_type)
+  add(entry, 11, 'parameter', [contracted, columns], parameter_number=1,
+      element_type=element_type)
+  root = add(entry, 12, 'convolution', [rows, columns], layout, [10, 11],
+             element_type)
   numbers = root.convolution_dimension_numbers
   numbers.input_feature_dimension = numbers.output_feature_dimension = 1
   numbers.kernel_output_feature_dimension = 1

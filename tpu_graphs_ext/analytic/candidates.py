@@ -3,7 +3,7 @@
 docs/ranking.md has the rules, and how well they do. A loop's bounds are those
 of `hlo.tiles.bound_candidates`, in steps where a tile would otherwise end
 inside something that is moved whole. A tile must fit on-chip memory, by
-estimate; some measured tiles need more than there is, hence the tolerance.
+estimate, up to a part that depends on the kind of kernel: `Machine.fills`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,6 @@ from tpu_graphs_ext.analytic import geometry
 from tpu_graphs_ext.analytic.geometry import Loops
 from tpu_graphs_ext.hlo import tiles
 
-MEMORY_BYTES = 16 * 2**20  # On-chip memory of a TPU v3 core.
-TOLERANCE = 1.2  # Of the estimate of on-chip memory.
-PRODUCT_TOLERANCE = 1.04  # The same for a product.
 MOST_COMBINATIONS = 2**22  # Of bounds to try; of more, an even sample.
 _AT_ONCE = 2**15  # Combinations in memory.
 
@@ -45,13 +42,15 @@ def candidates(loops: Loops, most: Optional[int] = None) -> Candidates:
   """The legal tiles of a kernel; of more than `most`, the same even sample."""
   choices = choices_of(loops)
   total = math.prod(map(len, choices))
-  tolerance = PRODUCT_TOLERANCE if loops.is_product else TOLERANCE
+  of_product, of_pooling, of_others = loops.machine.fills
+  most_bytes = loops.machine.vmem_limit_bytes * (
+      of_product if loops.is_product else
+      of_pooling if loops.is_pooling else of_others)
   looked_at, fitting = 0, []
   loops = _with_copies_for_windows(loops)
   for numbers in _numbers(total):
     needed = loops.counts(_tiles_of(numbers, choices))
-    fitting.append(
-        numbers[needed['footprint_bytes'] <= tolerance * MEMORY_BYTES])
+    fitting.append(numbers[needed['footprint_bytes'] <= most_bytes])
     looked_at += len(numbers)
   numbers = np.concatenate(fitting)
   number_fitting = len(numbers)
@@ -63,15 +62,19 @@ def candidates(loops: Loops, most: Optional[int] = None) -> Candidates:
 
 
 def _with_copies_for_windows(loops: Loops) -> Loops:
-  """Windows are reduced in a copy of what is read, in float32."""
-  if not loops.is_pooling:
+  """Some machines reduce windows in a copy of what is read, in float32."""
+  if not (loops.is_pooling and loops.machine.copies):
     return loops
   streams = loops.nest.streams
-  element_bytes = streams.tile_bytes / streams.unit.prod(1, keepdims=True)
-  copies = 4 / element_bytes * (
+  copies = 4 / _element_bytes(streams) * (
       streams.kind[:, np.newaxis] == geometry.INPUT)
   return Loops(loops.nest._replace(streams=streams._replace(
-      copies=copies.astype(np.float32))))
+      copies=copies.astype(np.float32))), loops.machine)
+
+
+def _element_bytes(streams) -> np.ndarray:
+  """[streams, 1]"""
+  return streams.tile_bytes / streams.unit.prod(1, keepdims=True)
 
 
 def _numbers(total: int) -> Iterator[np.ndarray]:
@@ -107,33 +110,62 @@ def choices_of(loops: Loops) -> list[list[int]]:
 
 def _bounds(loops: Loops, place: int) -> list[int]:
   # An update in place leaves the rest of the tensor.
-  unit = int(loops.unit[place])
+  unit, machine = int(loops.unit[place]), loops.machine
   units, step = -(-int(loops.written[place]) // unit), _step(loops, place)
   bounds = tiles.bound_candidates(units, step)
-  if loops.is_product and unit == tiles.SUBLANES and step == 1:
-    bounds = sorted({*bounds, *tiles.bound_candidates(
-        units, tiles.LANES // tiles.SUBLANES)}, reverse=True)
+  # Of products also 128 elements at a time, and as many as move together.
+  rows = machine.operand_rows // tiles.SUBLANES
+  for columns in {tiles.LANES, tiles.LANES * rows} if loops.is_product else ():
+    if unit > 1 and (step == 1 or columns > tiles.LANES):
+      bounds = sorted({*bounds, *tiles.bound_candidates(
+          units, math.lcm(step, max(1, columns // unit)))}, reverse=True)
+  in_lanes = tiles.LANES // max(1, min(unit, tiles.LANES))
+  if machine.divides and in_lanes > 1 and _are_result_lanes(loops, place).any():
+    parts = -(-units // in_lanes)
+    bounds = [bound for bound in bounds if bound == units or (
+        bound % in_lanes == 0 and parts % (bound // in_lanes) == 0)]
   return bounds
+
+
+def _elements(loops: Loops) -> np.ndarray:
+  """[streams, 6, 12]: of a dimension for one of an axis."""
+  streams = loops.nest.streams
+  return streams.per_element * streams.unit[..., np.newaxis]
+
+
+def _are_result_lanes(loops: Loops, place: int) -> np.ndarray:
+  """[streams, 6]: dimensions of results that are in lanes and follow a loop,
+  and that a tile cuts between whole lanes only."""
+  streams = loops.nest.streams
+  # Fewer are whole if they are rows elsewhere, or by the machine's rule.
+  is_long = (streams.size >= tiles.LANES) | (
+      (streams.unit < loops.machine.cut_unit) & (loops.unit[place] > 1))
+  return ((streams.kind[:, np.newaxis] == geometry.OUTPUT)
+          & (_elements(loops)[..., loops.axes[place]] > 0) & is_long
+          & (streams.unit >= tiles.LANES))
 
 
 def _step(loops: Loops, place: int) -> int:
   """Layout tiles that a tile must not split."""
   axis, in_lanes = loops.axes[place], max(1, tiles.LANES // loops.unit[place])
-  streams = loops.nest.streams
-  # [streams, 6, 12]: elements of a tensor for one of an axis.
-  elements = streams.per_element * streams.unit[..., np.newaxis]
+  streams, machine = loops.nest.streams, loops.machine
+  elements = _elements(loops)
   of_output, of_taps = np.split(elements, 2, axis=2)
   follows = elements[..., axis] > 0
   is_window = of_output.any(2) & of_taps.any(2)
   # Whole elements of an image with zeros in between.
   scale = of_output.sum(2)[follows & is_window]
   steps = np.rint(1 / scale[scale < 1]).astype(int).tolist()
-  # Whole lanes of a product's operands, of windows, and of results that fill a
-  # tile of lanes.
-  is_output = streams.kind[:, np.newaxis] == geometry.OUTPUT
-  is_whole = (streams.copies > 0) | (
-      is_output & (streams.size >= tiles.LANES))
-  if (follows & is_whole & (streams.unit >= tiles.LANES)).any() or (
-      not loops.is_product and (axis, tiles.LANES) in loops.kernel_axes):
+  # Whole lanes of a product's operands, of windows, and of results.
+  if (follows & (streams.copies > 0) & (streams.unit >= tiles.LANES)).any() or (
+      _are_result_lanes(loops, place).any()) or (
+          not loops.is_product and (axis, tiles.LANES) in loops.kernel_axes):
     steps.append(in_lanes)
+  # Whole rows of 16-bit operands.
+  rows = machine.operand_rows // tiles.SUBLANES
+  if rows > 1 and loops.unit[place] == tiles.SUBLANES and (
+      follows & (streams.unit == tiles.SUBLANES) & (streams.copies > 0)
+      & (np.rint(_element_bytes(streams)) == 2)
+      & (streams.size % machine.operand_rows == 0)).any():
+    steps.append(rows)
   return math.lcm(*map(int, steps))

@@ -10,21 +10,8 @@ from typing import Any, Optional
 import numpy as np
 
 from tpu_graphs_ext.analytic import geometry
+from tpu_graphs_ext.analytic.machines import TpuConstants
 from tpu_graphs_ext.data.kernel import Kernel
-
-
-@dataclasses.dataclass(frozen=True)
-class TpuConstants:
-  """What work costs; by default near the fit to 15 kernels of a TPU v3."""
-  launch_ns: float = 220.0  # A kernel that does nothing.
-  step_ns: float = 45.0  # Overhead of a step for each stream.
-  bytes_per_ns: float = 540.0  # Between main and on-chip memory.
-  piece_ns: float = 3.0  # Each contiguous piece of a transfer.
-  matrix_row_ns: float = 0.6  # A row through a 128 x 128 block of weights.
-  vector_ns: float = 0.9  # An instruction on a layout tile of 1024 elements.
-  # Share of the shorter of memory and arithmetic time that nothing hides.
-  unhidden: float = 0.05
-
 
 # The terms of a time, in words.
 BOUND_BY = {
@@ -155,11 +142,12 @@ class Explainer:
                loops: Optional[geometry.Loops] = None):
     """Reads the loop nest off the kernel's features, if it is not passed.
 
-    `constants`, by name, replace those of a TPU v3. Raises UserError for a
-    kernel without nodes, or with edges to others.
+    `constants`, by name, replace those of the loops' machine. Raises UserError
+    for a kernel without nodes, or with edges to others.
     """
-    self._constants = TpuConstants(**(constants or {}))
     self.loops = loops or geometry.loops_of([kernel])[0]
+    self._constants = dataclasses.replace(
+        self.loops.machine.constants, **(constants or {}))
 
   def terms(self, tiles: np.ndarray) -> Terms:
     """Arrays float64 [configs] for tiles int64 [configs, loops]."""

@@ -16,6 +16,7 @@ from typing import Any, Callable, Optional
 import numpy as np
 
 from tpu_graphs_ext import load_models
+from tpu_graphs_ext.analytic.machines import MACHINES, Machine
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.errors import UserError
@@ -34,6 +35,7 @@ class Loops:
 
   Attributes:
     nest: `_Loops` of models.py as arrays, a kernel in each first dimension.
+    machine: that it runs on: `counts` are by its matrix unit and `copies`.
     axes: int64 [loops], the loops among the nest's 12 axes.
     rank: number of the tiled tensor's loops.
     unit, size, written: int64 [loops], elements of a layout tile, of the whole,
@@ -46,8 +48,10 @@ class Loops:
     is_product, is_pooling: whether there is one; whether windows are reduced.
   """
 
-  def __init__(self, nest: Any):
-    self.nest = nest
+  def __init__(self, nest: Any, machine: Machine = MACHINES['v3']):
+    self.nest = nest._replace(hardware=nest.hardware._replace(
+        matrix_side=np.float32(machine.matrix_unit)))
+    self.machine = machine
     self.axes = np.flatnonzero(nest.is_loop[0])
     self.rank = int((self.axes < _DIMS).sum())
     unit, size = (table[0].astype(np.int64) for table in (nest.unit, nest.size))
@@ -127,7 +131,12 @@ class Loops:
     """`counts` of tiles on all axes, with `nest` converted once: a third of the
     time of counting few tiles."""
     import tensorflow as tf
-    nest = tf.nest.map_structure(tf.constant, self.nest)
+    nest = self.nest
+    if not self.machine.copies:
+      nest = nest._replace(
+          sum_bytes=0 * nest.sum_bytes,
+          streams=nest.streams._replace(copies=0 * nest.streams.copies))
+    nest = tf.nest.map_structure(tf.constant, nest)
     specs = tf.nest.map_structure(lambda x: tf.TensorSpec(
         [None, *x.shape[1:]] if x.shape.rank else [], x.dtype), nest)
     return functools.partial(_traced_counts(specs), nest)
@@ -139,7 +148,8 @@ class Loops:
     return every
 
 
-def loops_of(kernels: Sequence[Kernel]) -> list[Loops]:
+def loops_of(kernels: Sequence[Kernel],
+             machine: Machine = MACHINES['v3']) -> list[Loops]:
   """The loop nest of each kernel; columns that it lacks count as 0.
 
   Raises UserError for a kernel without nodes, or with edges to others.
@@ -165,7 +175,7 @@ def loops_of(kernels: Sequence[Kernel]) -> list[Loops]:
       np.array([k.num_nodes for k in kernels], np.int32))
   nests = (_loops if len(kernels) > 1 else _traced_loops())(
       *map(tf.constant, arrays))
-  return _apart(tf.nest.map_structure(np.asarray, nests))
+  return _apart(tf.nest.map_structure(np.asarray, nests), machine)
 
 
 def _widened(table: np.ndarray, width: int) -> np.ndarray:
@@ -176,7 +186,7 @@ def _widened(table: np.ndarray, width: int) -> np.ndarray:
   return wide
 
 
-def _apart(nests: Any) -> list[Loops]:
+def _apart(nests: Any, machine: Machine) -> list[Loops]:
   """The loops of each kernel of a batch."""
   kernels = []
   for number in range(len(nests.size)):
@@ -187,7 +197,7 @@ def _apart(nests: Any) -> list[Loops]:
         for value in nests))
     kernels.append(Loops(nest._replace(
         source=nest.source - is_here.argmax(),
-        streams=streams._replace(kernel=streams.kernel * 0))))
+        streams=streams._replace(kernel=streams.kernel * 0)), machine))
   return kernels
 
 

@@ -5,6 +5,7 @@ Tiles with equal scores are ordered by analytic time.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,13 +16,14 @@ from tqdm import tqdm
 
 from tpu_graphs_ext.analytic import candidates, explain, geometry
 from tpu_graphs_ext.analytic.geometry import Loops
+from tpu_graphs_ext.analytic.machines import MACHINES
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.engine import out_of_range, scoring, threads
 from tpu_graphs_ext.engine.settings import TOP_CONFIGS
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import features, kernel_sources
-from tpu_graphs_ext.hlo.kernel_sources import never_timed
+from tpu_graphs_ext.hlo.kernel_sources import DEFAULT_TPU, never_timed
 from tpu_graphs_ext.serving import compiler_report, tile_ranking
 from tpu_graphs_ext.tasks.tile import LoadSettings
 
@@ -59,7 +61,9 @@ def rank_source(ranker: scoring.Ranker, source: kernel_sources.Source,
   """Ranks the legal tiles of each kernel of a file or function."""
   kernels, faults = [], list(source.faults)
   ranked = [kernel for kernel in source.kernels if kernel.kernel is not None]
-  nests = geometry.loops_of([kernel.kernel for kernel in ranked])
+  nests = geometry.loops_of(
+      [kernel.kernel for kernel in ranked],
+      MACHINES[source.tpu or ranker.tpu or DEFAULT_TPU])
   for kernel, loops in tqdm(
       list(zip(ranked, nests)), 'kernels', unit='kernel', disable=None,
       leave=False):
@@ -98,15 +102,24 @@ def require_tpu(ranker: scoring.Ranker) -> None:
 def rank_kernel(ranker: scoring.Ranker, source: kernel_sources.SourceKernel,
                 top_k: Optional[int] = TOP_CONFIGS,
                 most_tiles: int = MOST_TILES, at_once: int = _MOST_WORKERS,
-                loops: Optional[Loops] = None) -> tile_ranking.KernelRanking:
+                loops: Optional[Loops] = None,
+                tpu: str = '') -> tile_ranking.KernelRanking:
   """Ranks the legal tiles of one kernel, or raises a UserError.
 
   If it has more than `most_tiles`, an even sample is ranked. At most `at_once`
-  parts of them are scored side by side. `loops` are read unless passed.
+  parts of them are scored side by side. `loops` are read unless passed, as of
+  `tpu` or the model's generation. Times are by the model's constants on a TPU
+  v3, else by the generation's.
   """
-  loops = loops or geometry.loops_of([source.kernel])[0]
+  loops = loops or geometry.loops_of(
+      [source.kernel], MACHINES[tpu or ranker.tpu or DEFAULT_TPU])[0]
   kernel, default_notes = _with_default(source, loops)
-  explainer = explain.Explainer(kernel, constants_of(ranker.model), loops)
+  constants = constants_of(ranker.model)
+  if constants and not (
+      MACHINES[ranker.tpu or DEFAULT_TPU] is loops.machine
+      is MACHINES[DEFAULT_TPU]):
+    constants = dataclasses.asdict(loops.machine.constants)
+  explainer = explain.Explainer(kernel, constants, loops)
   legal, notes = legal_tiles(explainer, kernel, most_tiles)
   unfamiliar = out_of_range.of_nodes(ranker.stats, kernel, ranker.opcodes)
   choices, default, default_from = [], None, ''
@@ -119,7 +132,7 @@ def rank_kernel(ranker: scoring.Ranker, source: kernel_sources.SourceKernel,
     order = np.lexsort((times, scores))
     chosen, default_from = _default(
         kernel, source.default_from, explainer, legal.tiles)
-    default_ns = float(times[chosen]) if constants_of(ranker.model) else None
+    default_ns = float(times[chosen]) if constants else None
     place = int(np.flatnonzero(order == chosen)[0])
     *choices, default = _choices(
         kernel, explainer, legal.tiles, scores, order,
@@ -201,7 +214,7 @@ def _default(kernel: Kernel, default_from: str, explainer: explain.Explainer,
              tiles: np.ndarray) -> tuple[int, str]:
   """(place among the tiles, where it is from)."""
   row = kernel_sources.default_of(kernel)
-  if row is None:  # By a TPU v3's constants, not by those that a model learned.
+  if row is None:  # By the machine's constants, not by those that are learned.
     times = explain.Explainer(kernel, loops=explainer.loops).terms(tiles).time
     return int(np.argmin(times)), kernel_sources.FROM_TIME
   wanted = explainer.tiles(kernel.config_feat[row:row + 1])

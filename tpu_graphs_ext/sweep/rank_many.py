@@ -231,7 +231,7 @@ def _legal(settings: Settings, path: str) -> Iterator[Any]:
       continue
     try:
       ranking = tile_search.rank_kernel(
-          ranker, source_kernel, settings.top_k, at_once=1)
+          ranker, source_kernel, settings.top_k, at_once=1, tpu=source.tpu)
       values = ranking.to_json()
       yield {'tile_id': values.pop('name'), **values,
              'notes': [*tile_search.notes_of(ranker, source),
