@@ -108,6 +108,15 @@ def test_columns_by_hand():
   assert not columns[:, :, 2:].any()  # There are no further axes.
 
 
+def test_the_input_has_columns_even_if_the_output_is_larger():
+  """Tiles of [1, 12, 64] of a [2, 24, 64] read [12, 64] of the [24, 64]."""
+  columns = input_columns_of(kernel_of(
+      [(READ, (24, 64), []), ('broadcast', (2, 24, 64), [0])], [(1, 12, 64)]))
+  np.testing.assert_allclose(
+      columns[0, 0], [6 / 5, np.log2(12) / 5, 0, 0, 0, 0], rtol=1e-5)
+  assert not columns[0, 1, 2:].any()  # Of a third dimension it has no 2 blocks.
+
+
 def test_steps_by_hand():
   """Of [24, 64] read and written in 12 tiles of 8 x 16."""
   kernel = kernel_of([(READ, (24, 64), []), ('negate', (24, 64), [0])],

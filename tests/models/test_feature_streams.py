@@ -132,6 +132,41 @@ def test_windows_that_are_reduced_are_loops():
       tile * (17 * 17 + 64), tile * (45 + 8), tile * (27 + 8)])
 
 
+def test_windows_over_elements_with_zeros_in_between():
+  """A zero between each two of f32 [9, 9]: 4 results of 3 taps at a stride of 2
+  take (4 - 1) * 2 + 3 = 9 places, which hold 5 elements."""
+  columns = {'window_size': (3, 3, 1, 1), 'window_stride': (2, 2, 1, 1),
+             'window_window_dilation': (1, 1, 1, 1),
+             'window_base_dilation': (2, 2, 1, 1)}
+  counts = counts_of(
+      [(READ, (9, 9, 8, 128), []),
+       ('reduce-window', (8, 8, 8, 128), [0], columns)],
+      [(8, 8, 1, 1), (4, 8, 1, 1)], [(3, 3, 1, 1)])
+  tile = 4 * 8 * 128
+  np.testing.assert_array_equal(counts['block_bytes'], [
+      tile * (9 * 9 + 64), tile * (5 * 9 + 32)])
+
+
+def test_a_filter_over_elements_with_zeros_in_between():
+  """8 of 17 results of 3 taps take 10 places, which hold 5 of 9 elements."""
+  image, filters, out = (1, 9, 8, 128), (3, 1, 128, 128), (1, 17, 8, 128)
+  nodes = convolution(
+      image, filters, out, (0, 3, 1, 2, 0, 0, 2, 3, 0, 1, 0, 0, 0, 3))
+  nodes[-1][-1]['window_base_dilation'] = [2, 1]
+  counts = counts_of(nodes, [(1, 17, 1, 1), (1, 8, 1, 1)], [(3, 1, 16, 1)])
+  row = 4 * 8 * 128
+  np.testing.assert_array_equal(counts['block_bytes'], [
+      row * (9 + 48 + 17), row * (5 + 48 + 8)])
+
+
+def test_the_larger_of_two_outputs_is_tiled():
+  counts = counts_of(
+      [(READ, (64, 128), []), ('negate', (64, 128), [0]),
+       (READ, (8, 128), []), ('negate', (8, 128), [2]),
+       ('tuple', (), [1, 3])], [(8, 1), (4, 1)])
+  np.testing.assert_array_equal(counts['output_tiles'], [1, 2])
+
+
 def test_a_slice_moves_only_what_it_takes():
   """8 of 64 rows of 128; beside another reader all of them."""
   sliced = [(READ, (64, 128), []), ('slice', (8, 128), [0])]
