@@ -13,6 +13,7 @@ out_of_range     problems beyond the range of the training data
 rank             the best of any problem, and the CSV of the test split
 predictions_csv  the CSV itself, written and read
 artifacts        model_<hash>/ and run_<hash>.jsonz
+pretrained       the trained models that the package brings
 saved_weights    the weights of a SavedModel, read without running it
 checkpoint_index  whether TensorFlow can read a checkpoint without dying
 """
