@@ -84,6 +84,25 @@ def test_attention_by_hand():
                             'bytes': 8 * 2 * 2 * 4 * 16 * 8}
 
 
+def test_recurrent_layers_by_their_tiles():
+  # With the batch, of 64, first.
+  dims = [[64, 128, 256], [[4096, 256], [4096, 1024]], [2, 64, 1024]]
+  types = ['float', 'TensorList', 'float']
+  tile = 'sm80_xmma_gemm_tilesize64x64x8_'
+  for name, blocks, multiply_adds in (
+      # A step: 64 x 4096 from 1024. All steps: 8192 x 4096 from 256.
+      ('aten::_cudnn_rnn', 64, 64 * 4096 * 1024),
+      ('aten::_cudnn_rnn', 8192, 8192 * 4096 * 256),
+      # Back: 64 x 1024 from 4096; the weights: 4096 x 1024 from 8192.
+      ('aten::_cudnn_rnn_backward', 16, 64 * 1024 * 4096),
+      ('aten::_cudnn_rnn_backward', 1024, 4096 * 1024 * 8192)):
+    sizes = sizes_of(op(name, 0, 9, dims, types), tile, grid=[blocks, 1, 1],
+                     block=[128, 1, 1])
+    assert sizes['multiply_adds'] == multiply_adds
+  cell = sizes_of(op(name, 0, 9, dims, types), 'LSTM_elementWise_fp')
+  assert cell == {'bytes': 4 * 64 * (4096 + 2048)}
+
+
 def test_sorts():
   indices = ['float', 'long int', 'long int']
   bag = op('aten::_embedding_bag_dense_backward', 0, 9, [[4, 8], [100], [100]],

@@ -6,6 +6,7 @@ the order of the operators' schemas.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import re
@@ -50,7 +51,7 @@ def sizes_of(work: Event) -> dict[str, float]:
     sizes['bytes'] = moved
   # A launch of these does a part of the operator, which only its grid tells.
   elif kind not in (kinds.LAYOUT, kinds.OPTIMIZER):
-    sizes = _sizes_of_operator(work, kind)
+    sizes = _sizes_of_operator(work, kind, blocks)
   if blocks and threads:
     sizes['threads'] = blocks * threads
   return {name: float(size) for name, size in sizes.items()
@@ -64,7 +65,8 @@ def _volume(sides: Any) -> int:
   return math.prod(sides) if known else 0
 
 
-def _sizes_of_operator(work: Event, kind: str) -> dict[str, Any]:
+def _sizes_of_operator(work: Event, kind: str,
+                       blocks: int) -> dict[str, Any]:
   """From the innermost operator around a kernel that has shapes."""
   for call in itertools.islice(
       work.launch.upward() if work.launch else (), _MOST_OUTER):
@@ -72,6 +74,8 @@ def _sizes_of_operator(work: Event, kind: str) -> dict[str, Any]:
     formula = _FORMULAS.get(name)
     if kind == kinds.SORT:
       formula = _sorted
+    elif 'cudnn_rnn' in name or 'miopen_rnn' in name:
+      formula = functools.partial(_recurrent, work, kind, blocks)
     elif formula is None and call.name.startswith(('aten::', 'nccl:')) and (
         # A lookup reads only some rows of its inputs.
         kind not in (kinds.EMBEDDING, kinds.INDEXING)):
@@ -80,7 +84,7 @@ def _sizes_of_operator(work: Event, kind: str) -> dict[str, Any]:
       if formula and (sizes := formula(call, _arguments(call))):
         return sizes
     except (ValueError, TypeError, AttributeError, LookupError,
-            ArithmeticError):  # Arguments are missing or of other kinds.
+            ArithmeticError, StopIteration):  # Arguments are missing or others.
       pass
   return {}
 
@@ -154,6 +158,31 @@ def _attention(call: Event, inputs: Sequence[Argument]) -> dict[str, Any]:
   return {'multiply_adds': query.values * length * (5 if backward else 2)
                            // (2 if causal else 1),
           'bytes': (2 * query.bytes + key.bytes + value.bytes) << backward}
+
+
+def _recurrent(work: Event, kind: str, blocks: int, call: Event,
+               inputs: Sequence[Argument]) -> dict[str, Any]:
+  """One of the products that a recurrent layer launches, or its cells.
+
+  Blocks and the tile in the kernel's name tell the size of the result, and so
+  which product it is: of a time step or of all, for a layer or its weights.
+  """
+  gates, hidden = next(each for each in inputs if isinstance(each, list)
+                       and each)[1].shape
+  # Input, which may have the batch first, and state.
+  (*rows, width), (_, batch, _), *_ = (each.shape for each in inputs if (
+      isinstance(each, Tensor) and len(each.shape) == 3))
+  tile = re.search(r'(\d+)x(\d+)[x_]', work.name)
+  if kind != kinds.PRODUCT or not tile or not blocks:
+    return {'bytes': 4 * batch * (gates + 2 * hidden)}
+  result = blocks * int(tile[1]) * int(tile[2])
+  forms = [(batch, gates, hidden), (math.prod(rows), gates, width)]
+  if 'backward' in call.name:
+    forms = [(batch, hidden, gates), (math.prod(rows), width, gates),
+             (gates, hidden, math.prod(rows))]
+  m, n, k = min(forms, key=lambda form: abs(
+      math.log(result / (form[0] * form[1]))))
+  return {'multiply_adds': result * k, 'bytes': 4 * (m * n + m * k + n * k)}
 
 
 def _moved(call: Event, inputs: Sequence[Argument]) -> dict[str, Any]:
