@@ -146,6 +146,15 @@ def test_a_tile_must_fit():
     assert legal.fitting == 3 and legal.looked_at == 3 * 2
 
 
+def test_only_old_machines_copy_a_products_operands():
+  """f32 [8, 128] x [128, 128]: 1, 16 and 1 layout tiles, in one step."""
+  for tpu in MACHINES:
+    needed = loops_of(product(8, 128, 128), MACHINES[tpu]).counts(
+        np.array([[1, 1, 16]]))['footprint_bytes']
+    tiles = 18 + (1 + 16) * (tpu in ('v2', 'v3'))
+    assert needed.tolist() == [tiles * LAYOUT_TILE]
+
+
 def test_a_v6e_has_twice_the_memory_of_a_v5e():
   """f32 [8192, 1024]: a tile [rows, 8] takes 2 x 2 x 32 KiB a row of 8."""
   for tpu, most in (('v5e', 128), ('v5p', 128), ('v6e', 256), ('v7x', 256)):
