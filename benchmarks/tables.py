@@ -25,6 +25,7 @@ from typing import NamedTuple, Union
 
 import pandas
 
+import traces
 from machine import machine
 from tpu_graphs_ext import files
 from tpu_graphs_ext.tasks import layout, tile
@@ -369,6 +370,7 @@ def views() -> dict[str, Union[View, str]]:
           [('most memory', '{memory_gb:.1f} GB'),
            ('time', '{minutes:.0f} min')],
           of_numbers('assignment'), {}),
+      'traces': traces.table(),
       **{'settings-' + group.split()[-1].lower(): settings(group)
          for group in _SETTINGS}}
 

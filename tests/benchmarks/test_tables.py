@@ -11,6 +11,7 @@ from support.places import BENCHMARKS, PROJECT
 sys.path.insert(0, str(BENCHMARKS))
 
 import tables
+import traces
 
 
 @pytest.fixture(scope='module')
@@ -94,3 +95,15 @@ def test_percentages_stand_in_tables_alone(page):
   prose = re.sub(r'^```.*?^```', '', tables.BLOCK.sub(
       '', (PROJECT / page).read_text(encoding='utf-8')), flags=re.M | re.S)
   assert not re.findall(r'(?<!top-)\b(?!95\b)\d+(?:\.\d+)? %', prose)
+
+
+def test_traces_of_one_name_are_a_row_from_least_to_largest(
+    tmp_path, monkeypatch):
+  monkeypatch.setattr(traces, 'FILE', tmp_path / 'traces.csv')
+  traces.FILE.write_text(
+      'source,program,kernels,seen,mean,geometric,step,known\n'
+      'a,b,90,99.0,5.0,4.0,+10.0,\na,b,1000,99.0,4.5,4.0,-2.0,\n'
+      'a,c,7,,,,,\n')
+  assert traces.table().splitlines()[2:] == [
+      '| a | b | 90 to 1000 | 99.0 | 4.5 to 5.0 | 4.0 | -2.0 to +10.0 |  |',
+      '| a | c | 7 |  |  |  |  |  |']
