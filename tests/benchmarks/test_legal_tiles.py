@@ -1,32 +1,58 @@
 """The table of legal tiles, on a program that the compiler took apart."""
 
-import itertools
+import gzip
+import json
 import sys
 
+import pytest
+
 from support.places import BENCHMARKS
+from support.tiny_hlo import elementwise
 
 sys.path.insert(0, str(BENCHMARKS))
 
 import legal_tiles
 
-
-def test_a_row_of_compiled_kernels(shared_data):
-  known = list(itertools.islice(legal_tiles.of_programs(
-      str(shared_data / 'compiled_v3')), 30))
-  assert all(kernel.default == 0 and kernel.is_all for kernel in known)
-  for title, row in legal_tiles.rows('compiled', iter(known)).items():
-    assert title.startswith('compiled, ')
-    assert row['kernels'] == row['complete'] == row['defaults']
-    assert .99 < row['recall'] == row['complete_recall'] <= 1
-    assert .89 < row['precision'] <= 1
+WHOLE, HALF, QUARTER = [8192, 8], [128, 8], [64, 8]
 
 
-def test_what_is_not_listed_lowers_recall(shared_data):
+@pytest.fixture
+def folder(tmp_path):
+  """One kernel, f32 [65536, 1024], and the tiles that were weighed for it."""
+  module = elementwise([65536, 1024])
+  module.computations[0].instructions[1].backend_config = json.dumps({
+      'window_config': {'output_window_bounds': ['128', '8'],
+                        'estimated_cycles': '100'}}).encode()
+  weighed = [[WHOLE, [], 90],  # It would be taken if it fitted.
+             [[4096, 8], [], 200],  # 128 MiB in, and as many out.
+             [HALF, [], 100], [QUARTER, [], 150], [[1, 1], [], 10 ** 12]]
+  for name in 'first', 'second':
+    path = tmp_path / 'v5e' / f'{name}_batch_1.pb'
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(module.SerializeToString())
+    with gzip.open(path.with_suffix('.json.gz'), 'wt') as file:
+      json.dump({'elementwise': weighed}, file)
+  return str(tmp_path)
+
+
+def test_what_the_compiler_would_change_is_not_legal(folder):
+  kernel, = legal_tiles.of_programs(folder, 'v5e', [])  # Each graph once.
+  assert kernel.tiles.tolist() == [HALF, QUARTER]
+  assert kernel.default == 0 and kernel.is_all
+  assert not list(legal_tiles.of_programs(folder, 'v5e', ['first', 'second']))
+  row, = legal_tiles.rows('v5e', iter([kernel])).items()
+  assert row[0] == 'v5e, element-wise'
+  listed = len(legal_tiles.candidates.candidates(kernel.loops).tiles)
+  assert row[1] == {'kernels': 1, 'listed': 2, 'known': 2, 'recall': 1,
+                    'complete': 1, 'precision': 2 / listed,
+                    'complete_recall': 1, 'defaults': 1}
+
+
+def test_what_is_not_listed_lowers_recall(folder):
   """Of two known tiles one is larger than the tensor."""
-  kernel = next(kernel for kernel in legal_tiles.of_programs(
-      str(shared_data / 'compiled_v3')) if kernel.loops.products < 2)
+  kernel, = legal_tiles.of_programs(folder, 'v5e', [])
   tiles = kernel.tiles[[0, 0]]
   tiles[1] += 10 ** 6
-  row, = legal_tiles.rows('one', iter([kernel._replace(tiles=tiles)])).values()
+  row, = legal_tiles.rows('row', iter([kernel._replace(tiles=tiles)])).values()
   assert (row['kernels'], row['listed'], row['known'], row['recall']) == (
       1, 1, 2, .5)
