@@ -5,10 +5,11 @@
       --seeds 1,2,3
 
 DIR is what `tpu-graphs-ext sample-data --kernels all` writes; the models were
-trained on it, one for each seed. LightGBM is trained here, and the analytic
-part is `AnalyticTileModel` with its constants as they are. Rows go to
-results/numbers.csv, of which `tables.py --write` makes the page. Last it prints
-what the analytic time tells of gains over the default tile.
+trained on it, one for each seed. With --tpu v6e and that generation's data, the
+package's models for it and for a TPU v3 are measured. LightGBM is trained here,
+and the analytic part is `AnalyticTileModel` with its constants as they are.
+Rows go to results/numbers.csv, of which `tables.py --write` makes the page.
+Last it prints what the analytic time tells of gains over the default tile.
 """
 
 from __future__ import annotations
@@ -78,11 +79,10 @@ def choices(summary, prefix: str) -> dict[str, dict[str, float]]:
               for k in (1, 5, 10)}}}
 
 
-def analytic():
-  """The analytic part alone, with the statistics of the package's model."""
-  trained = scoring.load_ranker(pretrained.NAME, LoadSettings())
-  stats = artifacts.load_run(
-      pretrained.NAME, TILE).model_kwargs['feature_stats']
+def analytic(name: str):
+  """The analytic part alone, with the statistics of that model."""
+  trained = scoring.load_ranker(name, LoadSettings())
+  stats = artifacts.load_run(name, TILE).model_kwargs['feature_stats']
   return dataclasses.replace(trained, model=load_models.build(
       'AnalyticTileModel', 10, trained.num_ops, {'feature_stats': stats},
       graph=trained.task.sample_graph(trained.stats)))
@@ -109,12 +109,14 @@ def trees(data: str, seed: int, most: int, tiles: int):
 
 def rankers(args) -> dict[str, list]:
   """Row of the tables -> a ranker for each seed."""
-  named = {'package': pretrained.NAME,
+  package = pretrained.name_for(args.tpu)
+  named = {'package': package, **(
+      {} if package == pretrained.NAME else {'v3': pretrained.NAME}),
            **dict(pair.split('=', 1) for pair in args.row)}
   of_row = {name: [scoring.load_ranker(model_dir, LoadSettings())
                    for model_dir in dirs.split(',')]
             for name, dirs in named.items()}
-  of_row['analytic'] = [analytic()]
+  of_row['analytic'] = [analytic(package)]
   if args.seeds:
     of_row[booster.NAME] = [trees(args.data, int(seed), args.trees, args.tiles)
                             for seed in args.seeds.split(',')]

@@ -289,6 +289,11 @@ def views() -> dict[str, Union[View, str]]:
                     if row not in ('seeds', 'analytic')}),
       'pretrained-test': View(_ranked('test_', all_measures), shipped,
                               _SHIPPED),
+      **{f'pretrained-{tpu}': View(
+          _ranked('test_', all_measures), of_numbers(f'pretrained-{tpu}'), {
+              'package': _SHIPPED['package'],
+              'v3': "the package's model for a TPU v3", **_SHIPPED})
+         for tpu in ('v5e', 'v5p', 'v6e', 'v7x')},
       'pretrained-real': View(_ranked('real_', all_measures), shipped,
                               _SHIPPED),
       'pretrained-kinds': View(

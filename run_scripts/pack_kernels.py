@@ -10,6 +10,7 @@ is not in DIR keeps the kernels that these files have of it.
 
 import argparse
 import collections
+import dataclasses
 import glob
 import gzip
 import io
@@ -190,8 +191,20 @@ def _packed(tpu: str) -> dict:
   packed = collections.defaultdict(list)
   for path in glob.glob(kernels.path_of(tpu, '*', '*')):
     for kernel in kernels.load(path):
-      packed[kernel.program].append(kernel)
+      packed[kernel.program].append(_without_refused(kernel))
   return packed
+
+
+def _without_refused(
+    kernel: kernels.CompiledKernel) -> kernels.CompiledKernel:
+  """The kernel of an older log without the tiles that `feasible` leaves out."""
+  if kernel.kernel_bounds.shape[1]:
+    return kernel
+  kept = kernel.cycles >= kernel.cycles[kernel.default]
+  return dataclasses.replace(
+      kernel, default=int(kept[:kernel.default].sum()), **{
+          name: getattr(kernel, name)[kept]
+          for name in ('output_bounds', 'kernel_bounds', 'cycles')})
 
 
 def _write(tpu: str, split: str, chosen: list) -> None:

@@ -260,6 +260,9 @@ def test_a_program_for_another_generation_than_the_models_is_said(pretrained):
   source = kernel_sources.Source('f', [], ['note'], [], ['doubt'], 'v6e')
   assert tile_search.notes_of(ranker, source) == [
       'note', 'doubt', "ranked by a TPU v3's model; not checked for v6e"]
+  os.mkdir(os.path.join(names.FOLDER, 'v6e'))
+  assert tile_search.notes_of(ranker, source)[2] == (
+      "ranked by a TPU v3's model; load v6e's own: CostModel.load(tpu='v6e')")
   for other in (dataclasses.replace(source, tpu='v3'),
                 dataclasses.replace(source, tpu='')):
     assert tile_search.notes_of(ranker, other) == ['note', 'doubt']

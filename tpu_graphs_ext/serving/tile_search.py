@@ -19,7 +19,7 @@ from tpu_graphs_ext.analytic.geometry import Loops
 from tpu_graphs_ext.analytic.machines import MACHINES
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel
-from tpu_graphs_ext.engine import out_of_range, scoring, threads
+from tpu_graphs_ext.engine import out_of_range, pretrained, scoring, threads
 from tpu_graphs_ext.engine.settings import TOP_CONFIGS
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import features, kernel_sources
@@ -85,8 +85,10 @@ def notes_of(ranker: scoring.Ranker,
   """How the kernels were made, and what ranking their tiles is worth."""
   notes = [*source.notes, *source.doubts]
   if source.tpu and ranker.tpu and source.tpu != ranker.tpu:
-    notes.append(f"ranked by a TPU {ranker.tpu}'s model; not checked for "
-                 f'{source.tpu}')
+    has_own = pretrained.name_for(source.tpu) != pretrained.NAME
+    notes.append(f"ranked by a TPU {ranker.tpu}'s model; " + (
+        f"load {source.tpu}'s own: CostModel.load(tpu='{source.tpu}')"
+        if has_own else f'not checked for {source.tpu}'))
   return notes
 
 
