@@ -212,13 +212,13 @@ def test_all_legal_tiles_of_files(ranked, tmp_path, monkeypatch):
   empty = {field.name: None
            for field in dataclasses.fields(tile_ranking.KernelRanking)}
   monkeypatch.setattr(
-      tile_search, 'rank_kernel', lambda ranker, kernel, *asked, at_once:
+      tile_search, 'rank_kernel', lambda ranker, kernel, *asked, at_once, tpu:
       tile_ranking.KernelRanking(**{
-          **empty, 'name': f'{asked}', 'scored': 4, 'choices': [],
+          **empty, 'name': f'{asked} of {tpu!r}', 'scored': 4, 'choices': [],
           'opcodes': [], 'notes': ['a note'], 'unfamiliar': []}))
   summary, content = ranked(folder, all_tiles=True, top_k=3)
   first, second = rows_in(content)
   assert list(first) == list(second) == list(rank_many.LEGAL)
-  assert first['tile_id'] == '(3,)' and first['notes'][-1] == 'a note'
+  assert first['tile_id'] == "(3,) of ''" and first['notes'][-1] == 'a note'
   assert 'b.hlo: is text that begins with' in second['error']
   assert '1 kernels with 4 tiles' in summary.text
