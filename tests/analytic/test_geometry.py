@@ -217,6 +217,13 @@ def test_operands_are_read_again_for_every_tile_of_the_other():
   assert counts['vector_registers'].tolist() == [0, 0, 0, 0, 8]
 
 
+def test_padding_and_rounding_are_the_results():
+  """32 layout tiles of 250 summands, cut into 24 and 8; all of [16, 512]."""
+  counts = counts_of(product(16, 250, 512), [[2, 4]], [[24, 4]])
+  assert counts['kernel_tiles'] == 2
+  assert counts['padding'] == counts['rounding'] == 1
+
+
 @pytest.mark.parametrize('window_dilation, rows', [(1, [9, 7]), (2, [10, 7])])
 def test_a_window_widens_the_block_of_the_image(window_dilation, rows):
   """4 rows at a stride of 2 and 3 taps: (4 - 1) * 2 + 3 = 9, of one tap 7; of
