@@ -7,12 +7,9 @@ setting the help and the default of its flag.
 from __future__ import annotations
 
 import ast
-import pathlib
 import re
 
 import griffe
-
-_REFERENCE = pathlib.Path(__file__).resolve().parent.parent / 'docs/api.md'
 
 
 class Fields(griffe.Extension):
@@ -25,7 +22,8 @@ class Fields(griffe.Extension):
                  for cls in classes for member in cls.members.values()
                  if member.is_attribute and not member.is_private
                  and not member.has_docstring]  # Without inherited ones.
-    reference = _REFERENCE.read_text(encoding='utf-8')
+    public = {pkg.members[name].target_path for name in pkg.exports
+              if pkg.members[name].is_alias}
     for cls, member, text, default in described:
       if text:
         member.value = default
@@ -33,7 +31,7 @@ class Fields(griffe.Extension):
       if text:
         member.docstring = griffe.Docstring(
             text.replace('<', '&lt;'), parent=member)
-      elif (f'::: {cls.path}\n' in reference and not member.name.isupper()
+      elif (cls.path in public and not member.name.isupper()
             and f'{member.name}:' not in getattr(cls.docstring, 'value', '')):
         raise ValueError(f'{member.path}: the reference shows it, but it has '
                          'no comment')
