@@ -204,7 +204,8 @@ def main() -> int:
     for cells, code in ((rows, 'models.py'),
                         (boosted, 'benchmarks/booster.py')):
       tables.put(f'pretrained-{args.tpu}', cells, code, command)
-    tables.put(f'pretrained-{args.tpu}-kinds', kinds, 'models.py', command)
+    tables.put(f'pretrained-{args.tpu}-kinds', kinds, 'models.py', command,
+               whole=True)
   except UserError as error:
     print(f'error: {error}', file=sys.stderr)
     return 1

@@ -65,7 +65,8 @@ def main(arguments: list[str] | None = None) -> int:
       raise UserError(f'{args.file}: no such file; give an .npz of layouts')
     answers, difference = measured(root, args)
     tables.put('speed-layout', rows_of(answers), 'layout_models.py',
-               shlex.join(['python', 'benchmarks/speed_layout.py', *arguments]))
+               shlex.join(['python', 'benchmarks/speed_layout.py', *arguments]),
+               whole=True)
   except UserError as error:
     print(f'error: {error}', file=sys.stderr)
     return 1

@@ -67,8 +67,9 @@ Cells = Mapping[str, Mapping[str, Cell]]
 
 
 def put(table: str, rows: Mapping[str, Mapping[str, Union[
-    float, Sequence[float]]]], code: str, command: str) -> None:
-  """Replaces rows of one table in results/numbers.csv.
+    float, Sequence[float]]]], code: str, command: str,
+        whole: bool = False) -> None:
+  """Replaces rows of one table in results/numbers.csv; all if `whole`.
 
   Args:
     rows: row -> column -> a number, or one for each seed.
@@ -84,6 +85,8 @@ def put(table: str, rows: Mapping[str, Mapping[str, Union[
                   datetime.date.today().isoformat(), machine(), command))
   frame = pandas.DataFrame(new, columns=COLUMNS)
   old = _read('numbers.csv')
+  if whole:
+    old = old[old['table'] != table]
   replaced = set(zip(frame['table'], frame['row']))
   # New values take the place of the old ones: pages list rows in this order.
   kept = old[[key not in replaced for key in zip(old['table'], old['row'])]]

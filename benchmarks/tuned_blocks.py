@@ -160,7 +160,7 @@ def main(paths: Sequence[str]) -> int:
         rows = rows_in(file.read())
       tables.put(name, rows, 'tpu_graphs_ext/analytic/grouped_blocks.py'
                  if 'grouped' in name else 'tpu_graphs_ext/analytic/blocks.py',
-                 'python benchmarks/tuned_blocks.py FILE FILE')
+                 'python benchmarks/tuned_blocks.py FILE FILE', whole=True)
   except (OSError, UserError, ValueError, KeyError) as error:
     print(f'error: {path}: {error}', file=sys.stderr)
     return 1

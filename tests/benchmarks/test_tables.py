@@ -49,6 +49,9 @@ def test_rows_are_replaced_in_their_place(tmp_path, monkeypatch):
              'benchmarks/tables.py', 'run me')
   # 1, 2 and 6: mean 3, squares 4 + 1 + 9 over 2 = 7, root 2.646.
   tables.put('t', {'a': {'x': [1, 2, 6]}}, 'benchmarks/tables.py', 'run me')
+  tables.put('u', {'a': {'x': 1}}, 'benchmarks/tables.py', 'run me')
+  tables.put('u', {'b': {'x': 2}}, 'benchmarks/tables.py', 'run me', whole=True)
+  assert list(tables.of_numbers('u')) == ['b']
   cells = tables.of_numbers('t')
   assert list(cells) == ['a', 'b'] and cells['b']['y'].value == 5
   lines = tables.text_of(tables.View(
