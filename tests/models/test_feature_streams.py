@@ -147,16 +147,21 @@ def test_windows_over_elements_with_zeros_in_between():
       tile * (9 * 9 + 64), tile * (5 * 9 + 32)])
 
 
-def test_a_filter_over_elements_with_zeros_in_between():
-  """8 of 17 results of 3 taps take 10 places, which hold 5 of 9 elements."""
-  image, filters, out = (1, 9, 8, 128), (3, 1, 128, 128), (1, 17, 8, 128)
+@pytest.mark.parametrize('zeros, taps, results, held', [
+    (2, 3, 17, 5),  # 8 results take 10 places, every second of which is held.
+    (3, 2, 24, 3)])  # 9 places; a third has no exact float32.
+def test_a_filter_over_elements_with_zeros_in_between(
+    zeros, taps, results, held):
+  """8 of the results of 9 elements, `zeros` places apart."""
   nodes = convolution(
-      image, filters, out, (0, 3, 1, 2, 0, 0, 2, 3, 0, 1, 0, 0, 0, 3))
-  nodes[-1][-1]['window_base_dilation'] = [2, 1]
-  counts = counts_of(nodes, [(1, 17, 1, 1), (1, 8, 1, 1)], [(3, 1, 16, 1)])
+      (1, 9, 8, 128), (taps, 1, 128, 128), (1, results, 8, 128),
+      (0, 3, 1, 2, 0, 0, 2, 3, 0, 1, 0, 0, 0, 3))
+  nodes[-1][-1]['window_base_dilation'] = [zeros, 1]
+  counts = counts_of(
+      nodes, [(1, results, 1, 1), (1, 8, 1, 1)], [(taps, 1, 16, 1)])
   row = 4 * 8 * 128
   np.testing.assert_array_equal(counts['block_bytes'], [
-      row * (9 + 48 + 17), row * (5 + 48 + 8)])
+      row * (9 + 16 * taps + results), row * (held + 16 * taps + 8)])
 
 
 def test_the_larger_of_two_outputs_is_tiled():
