@@ -164,6 +164,17 @@ def test_a_filter_over_elements_with_zeros_in_between(
       row * (9 + 16 * taps + results), row * (held + 16 * taps + 8)])
 
 
+def test_a_result_follows_what_its_reduction_keeps():
+  """The sums over the second of two equal sizes: 8 of 16 need 8 x 16 rows."""
+  counts = counts_of(
+      [(READ, (16, 16, 128), []),
+       ('reduce', (16, 128), [0], {'dimensions': (1,)})],
+      [(16, 2, 1), (8, 2, 1)])
+  row = 4 * 128
+  np.testing.assert_array_equal(counts['block_bytes'], [
+      row * (256 + 16), row * (128 + 8)])
+
+
 def test_the_larger_of_two_outputs_is_tiled():
   counts = counts_of(
       [(READ, (64, 128), []), ('negate', (64, 128), [0]),
