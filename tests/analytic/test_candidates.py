@@ -127,6 +127,15 @@ def test_tiles_of_a_results_columns_are_equally_large():
   for tpu, listed in (('v3', [170, 96, 64, 48, 32, 16]), ('v6e', [170, 16])):
     assert candidates.choices_of(
         loops_of(module, MACHINES[tpu]))[0] == listed
+  # A product's may be of two sizes: sums of its 1024 rows beside itself.
+  module = product(1024, 512, 384)
+  entry = module.computations[0]
+  add(entry, 13, 'parameter', [], parameter_number=2)
+  add(entry, 14, 'reduce', [1024], operands=[12, 13]).dimensions.append(1)
+  add(entry, 15, 'tuple', [], operands=[12, 14])
+  entry.root_id = 15
+  assert candidates.choices_of(
+      loops_of(module, MACHINES['v6e']))[0] == [128, 64, 48, 32, 16]
 
 
 def with_memory(tpu, limit_bytes):

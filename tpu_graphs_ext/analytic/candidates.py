@@ -120,7 +120,8 @@ def _bounds(loops: Loops, place: int) -> list[int]:
       bounds = sorted({*bounds, *tiles.bound_candidates(
           units, math.lcm(step, max(1, columns // unit)))}, reverse=True)
   in_lanes = tiles.LANES // max(1, min(unit, tiles.LANES))
-  if machine.divides and in_lanes > 1 and _are_result_lanes(loops, place).any():
+  if machine.divides and not loops.is_product and in_lanes > 1 and (
+      _are_result_lanes(loops, place).any()):
     parts = -(-units // in_lanes)
     bounds = [bound for bound in bounds if bound == units or (
         bound % in_lanes == 0 and parts % (bound // in_lanes) == 0)]
