@@ -79,6 +79,16 @@ def test_a_vector_in_one_layout_tile_stays():
       4 * (64 * 256 + 256 * 512 + 1024 + 64 * 512)])
 
 
+def test_a_products_operands_are_held_twice_but_not_what_they_are_scaled_by():
+  """f32 ([32, 128] * [128]) x [128, 128]; the vector has 1024 in memory."""
+  counts = counts_of(
+      [(READ, (128,), []), (READ, (32, 128), []),
+       ('multiply', (32, 128), [0, 1]), (READ, (128, 128), []),
+       ('dot', (32, 128), [2, 3])], [(4, 1)], [(16, 1)])
+  assert counts['footprint_bytes'] == 4 * (
+      1024 + 2 * 32 * 128 + 2 * 128 * 128 + 32 * 128)
+
+
 # --- Groups ------------------------------------------------------------------
 
 
