@@ -216,6 +216,8 @@ def _made(cells: Iterable[Cell]) -> str:
   """'Measured 25 November 2026 (models.py ff1cf5b).'"""
   cells = [cell for cell in cells if cell.date]
   dates = sorted({cell.date for cell in cells})
+  if not dates:
+    return '*Not measured yet.*'
   codes = collections.defaultdict(set)
   for cell in cells:
     if cell.code:
