@@ -16,7 +16,7 @@ import zipfile
 
 import pytest
 
-from support import tiny_kernels
+from support import imported, tiny_kernels
 from tpu_graphs_ext import cli
 from tpu_graphs_ext.course import allowed_imports, checkout, verify
 from tpu_graphs_ext.engine import predictions_csv
@@ -37,12 +37,11 @@ def scripts(checkout_root) -> str:
 
 def test_what_their_scripts_import_is_installed_by_default(
     checkout_root, scripts):
-  imported = set()
+  theirs = set()
   for folder in (checkout_root, scripts):
     for path in pathlib.Path(folder).rglob('*.py'):
-      imported |= {name for _, name in allowed_imports.imports(
-          path.read_text(encoding='utf-8'))}
-  theirs = {name for name in imported
+      theirs |= imported.packages(path.read_text(encoding='utf-8'))
+  theirs = {name for name in theirs - {''}
             if not allowed_imports.is_standard(name)}
   assert 'tensorflow' in theirs
   for stack in versions.STACKS.values():

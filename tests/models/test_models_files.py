@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
+from support import imported
 from support.places import PROJECT
 from tpu_graphs_ext import load_models
-from tpu_graphs_ext.course import allowed_imports
 
 FILES = {'tile': 'models.py', 'layout': 'layout_models.py'}
 SOURCES = {task: (PROJECT / name).read_text() for task, name in FILES.items()}
@@ -25,7 +25,7 @@ def test_the_package_reaches_the_one_copy(task):
                     reason='sys.stdlib_module_names came with Python 3.10')
 @both
 def test_it_imports_nothing_but_what_the_graders_have_installed(task):
-  names = {name for _, name in allowed_imports.imports(SOURCES[task])}
+  names = imported.packages(SOURCES[task])
   assert names - set(sys.stdlib_module_names) == {
       'numpy', 'tensorflow', 'tensorflow_gnn'}
 

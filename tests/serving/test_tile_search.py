@@ -297,3 +297,11 @@ def test_times_of_another_generation_are_by_its_own_constants():
   of_v3, of_v6e = (kernel.choices[0].predicted_ns for kernel in ranked)
   peak_ns = 2 * 4096 * 8192 * 4096 / MACHINES['v6e'].flops_per_ns
   assert peak_ns < of_v6e < 1.5 * peak_ns < of_v3 / 5
+  # A model of that generation explains by the same constants.
+  ranker = dataclasses.replace(ranker_of(kernel), tpu='v6e')
+  explainer = tile_search.explainer_of(ranker, kernel.kernel)
+  tile = explainer.loops.whole[np.newaxis]
+  assert explainer.terms(tile).time == tile_search.explainer_of(
+      ranker_of(kernel), kernel.kernel, tpu='v6e').terms(tile).time
+  assert explainer.terms(tile).time != tile_search.explainer_of(
+      ranker_of(kernel), kernel.kernel).terms(tile).time

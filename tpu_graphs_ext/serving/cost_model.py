@@ -229,10 +229,10 @@ class CostModel:
               tile: Union[rank.Choice, Any]) -> explain.Explanation:
     """What one tile does, and where its time goes, by the analytic formula.
 
-    The formula is `AnalyticTileModel`'s, with this model's learned physical
-    constants, else those of a TPU v3. Models without such constants do not use
-    it, so for them it does not account for the score. `tile` may also be a
-    `Choice` of a ranking.
+    The formula is `AnalyticTileModel`'s, with the physical constants that this
+    model learned on a TPU v3, else those of its generation. Models without
+    such constants do not use it, so for them it does not account for the
+    score. `tile` may also be a `Choice` of a ranking.
 
     Raises UserError if `tile` is not a tile, the kernel's graph makes no sense
     or fuses several products, or the model's tiles count elements.
@@ -252,7 +252,7 @@ class CostModel:
     tile_search.require_tpu(self._ranker)
     readable(never_timed(
         kernel, np.zeros((1, _CONFIG_WIDTH), np.float32)))
-    return explain.Explainer(kernel, self.constants)
+    return tile_search.explainer_of(self._ranker, kernel)
 
   def _legal_tiles(self, kernel: Kernel) -> np.ndarray:
     """Rows of `config_feat`, float32 [tiles, 24]."""

@@ -101,6 +101,24 @@ def require_tpu(ranker: scoring.Ranker) -> None:
         'that a file lists, with --data, or in Python rows of config_feat')
 
 
+def explainer_of(ranker: scoring.Ranker, kernel: Kernel,
+                 loops: Optional[Loops] = None,
+                 tpu: str = '') -> explain.Explainer:
+  """Explains a kernel's tiles as of `tpu` or the model's generation.
+
+  `loops` are read unless passed. Times are by the model's constants on a TPU
+  v3, else by the generation's.
+  """
+  loops = loops or geometry.loops_of(
+      [kernel], MACHINES[tpu or ranker.tpu or DEFAULT_TPU])[0]
+  constants = constants_of(ranker.model)
+  if constants and not (
+      MACHINES[ranker.tpu or DEFAULT_TPU] is loops.machine
+      is MACHINES[DEFAULT_TPU]):
+    constants = dataclasses.asdict(loops.machine.constants)
+  return explain.Explainer(kernel, constants, loops)
+
+
 def rank_kernel(ranker: scoring.Ranker, source: kernel_sources.SourceKernel,
                 top_k: Optional[int] = TOP_CONFIGS,
                 most_tiles: int = MOST_TILES, at_once: int = _MOST_WORKERS,
@@ -109,19 +127,11 @@ def rank_kernel(ranker: scoring.Ranker, source: kernel_sources.SourceKernel,
   """Ranks the legal tiles of one kernel, or raises a UserError.
 
   If it has more than `most_tiles`, an even sample is ranked. At most `at_once`
-  parts of them are scored side by side. `loops` are read unless passed, as of
-  `tpu` or the model's generation. Times are by the model's constants on a TPU
-  v3, else by the generation's.
+  parts of them are scored side by side; for `loops` and `tpu` see
+  `explainer_of`.
   """
-  loops = loops or geometry.loops_of(
-      [source.kernel], MACHINES[tpu or ranker.tpu or DEFAULT_TPU])[0]
-  kernel, default_notes = _with_default(source, loops)
-  constants = constants_of(ranker.model)
-  if constants and not (
-      MACHINES[ranker.tpu or DEFAULT_TPU] is loops.machine
-      is MACHINES[DEFAULT_TPU]):
-    constants = dataclasses.asdict(loops.machine.constants)
-  explainer = explain.Explainer(kernel, constants, loops)
+  explainer = explainer_of(ranker, source.kernel, loops, tpu)
+  kernel, default_notes = _with_default(source, explainer.loops)
   legal, notes = legal_tiles(explainer, kernel, most_tiles)
   unfamiliar = out_of_range.of_nodes(ranker.stats, kernel, ranker.opcodes)
   choices, default, default_from = [], None, ''
@@ -134,7 +144,7 @@ def rank_kernel(ranker: scoring.Ranker, source: kernel_sources.SourceKernel,
     order = np.lexsort((times, scores))
     chosen, default_from = _default(
         kernel, source.default_from, explainer, legal.tiles)
-    default_ns = float(times[chosen]) if constants else None
+    default_ns = float(times[chosen]) if constants_of(ranker.model) else None
     place = int(np.flatnonzero(order == chosen)[0])
     *choices, default = _choices(
         kernel, explainer, legal.tiles, scores, order,
@@ -143,7 +153,7 @@ def rank_kernel(ranker: scoring.Ranker, source: kernel_sources.SourceKernel,
       name=kernel.tile_id, copies=source.copies, op_name=source.op_name,
       share=source.share, cycles=source.cycles,
       in_open_loop=source.in_open_loop, nodes=kernel.num_nodes,
-      opcodes=_opcodes(kernel), product=loops.product,
+      opcodes=_opcodes(kernel), product=explainer.loops.product,
       combinations=legal.combinations, fitting=legal.fitting,
       scored=len(legal.tiles), choices=choices, default=default,
       default_from=default_from,
