@@ -16,6 +16,7 @@ import dataclasses
 import functools
 import json
 import math
+import operator
 import os
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -52,17 +53,12 @@ class Times(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Calibration:
-  """What traces taught.
-
-  sources: trace, GPU, steps and number of kernels, in words.
-  gpu: its name, or 'a GPU'.
-  launches: times by function and sizes, in the order of `SIZES`, 0 if unknown.
-  host: mean microseconds and their number, see `replay`.
-  """
-  sources: tuple
-  gpu: str
+  """What traces taught."""
+  sources: tuple  # Trace, GPU, steps and number of kernels, in words.
+  gpu: str  # Its name, or 'a GPU'.
+  # Times by function and sizes, in the order of `SIZES`, 0 if unknown.
   launches: Mapping[str, Mapping[tuple, Times]]
-  host: Mapping[str, tuple]
+  host: Mapping[str, tuple]  # Mean microseconds and their number, see `replay`.
 
   def us(self, name: str, sizes: Mapping[str, float],
          mean: bool = False) -> Optional[float]:
@@ -80,7 +76,7 @@ class Calibration:
              if function.split('(')[0] == name.split('(')[0]
              for other, each in points.items()]
       near = [each for far, each in off if far == min(off)[0]]
-      return _mean(near or times, 'mean_us') if times else None
+      return _joined(near or times)[1] if times else None
     if not self.formulas:
       return None
     us = self.formula_us(name, point) * math.exp(self._correction(name, point))
@@ -88,7 +84,8 @@ class Calibration:
     if seen:  # The prediction counts as one more launch.
       us *= (seen.median_us / us)**(seen.count / (seen.count + 1))
     if mean and times:
-      us *= _mean(times, 'mean_us') / _mean(times, 'median_us')
+      median_us, mean_us, _ = _joined(times)
+      us *= mean_us / median_us
     return us
 
   def formula_us(self, name: str, point: Sequence[float]) -> float:
@@ -130,7 +127,7 @@ class Calibration:
     for name, points in self.launches.items():
       for point, times in points.items():
         rows[kinds.kind_of(name)].append((
-            np.log(np.maximum(point, 1)), times, _labels(name),
+            np.log(np.maximum(point, 1)), times, kinds.labels_of(name),
             math.log(times.median_us / self.formula_us(name, point))))
     known = {}
     for kind, launches in rows.items():
@@ -149,8 +146,9 @@ class Calibration:
     apart = sizes - np.log(np.maximum(point, 1))
     other = (sizes == 0) != (np.array(point) == 0)
     apart[other], other = 0, other.any(1)
-    covariance = _covariance(labels == np.array(_labels(name), object)[:, None],
-                             (apart**2).sum(1), 0.0, other)
+    covariance = _covariance(
+        labels == np.array(kinds.labels_of(name), object)[:, None],
+        (apart**2).sum(1), 0.0, other)
     near = np.argsort(-covariance, kind='stable')[:_NEAREST]
     apart, other, labels = apart[near], other[near], labels[:, near]
     product = apart @ apart.T
@@ -164,10 +162,6 @@ class Calibration:
     # Not far beyond what was seen.
     return float(expected.clip(min(residual.min(), 0) - 0.5,
                                max(residual.max(), 0) + 0.5))
-
-
-def _labels(name: str) -> tuple[str, str, str]:
-  return kinds.class_of(name)[1], kinds.family_of(name), name
 
 
 def _covariance(same: np.ndarray, square: np.ndarray, product: Any,
@@ -187,19 +181,17 @@ def _point(sizes: Mapping[str, float]) -> tuple:
   return tuple(float(sizes.get(size, 0)) for size in SIZES)
 
 
-def _mean(times: Sequence[Times], field: str) -> float:
-  """Of a field, over all durations."""
-  return sum(each.count * getattr(each, field) for each in times) / sum(
-      each.count for each in times)
+def _joined(parts: Sequence[tuple]) -> tuple:
+  """Of (means.., count)s: the means over all of them, and their number."""
+  *means, counts = zip(*parts)
+  return *(sum(map(operator.mul, each, counts)) / sum(counts)
+           for each in means), sum(counts)
 
 
 def calibrate(source: str, gpu: str, kernels: Iterable[tuple],
               host: Mapping[str, tuple],
               earlier: Optional[Calibration] = None) -> Calibration:
-  """Learns from a (name, {size: value}, microseconds) per kernel.
-
-  Adds to what is known `earlier`.
-  """
+  """Adds a (name, {size: value}, microseconds) per kernel to `earlier`."""
   by_size = collections.defaultdict(list)
   for name, sizes, us in kernels:
     if us > 0:
@@ -207,19 +199,14 @@ def calibrate(source: str, gpu: str, kernels: Iterable[tuple],
   earlier = earlier or Calibration((), gpu, {}, {})
   launches = {name: dict(times) for name, times in earlier.launches.items()}
   for (name, point), each in by_size.items():
-    middle, points = statistics.median(each), launches.setdefault(name, {})
-    times = Times(middle, statistics.fmean(each), len(each))
-    if point in points:
-      both = points[point], times
-      times = Times(_mean(both, 'median_us'), _mean(both, 'mean_us'),
-                    sum(part.count for part in both))
-    points[point] = times
-  constants = dict(earlier.host)
-  for key, (us, count) in host.items():
-    before, many = constants.get(key, (0.0, 0))
-    constants[key] = (
-        (before * many + us * count) / (many + count), many + count)
-  return Calibration((*earlier.sources, source), gpu, launches, constants)
+    points = launches.setdefault(name, {})
+    points[point] = Times(*_joined([
+        *filter(None, [points.get(point)]),
+        (statistics.median(each), statistics.fmean(each), len(each))]))
+  constants = {key: _joined([*filter(None, [earlier.host.get(key)]), pair])
+               for key, pair in host.items()}
+  return Calibration((*earlier.sources, source), gpu, launches,
+                     {**earlier.host, **constants})
 
 
 def _fitted(table: np.ndarray) -> dict[str, list[float]]:
@@ -260,8 +247,7 @@ _RULES = {dict: 'an object', list: 'a list', str: 'a text'}
 
 
 def read(path: str, flag: str = '--hardware') -> Calibration:
-  """Reads what `--calibrate` wrote; UserError if any field is not as written.
-  """
+  """Reads what `--calibrate` wrote; UserError if a field is another."""
   content = files.read_json(os.path.expanduser(path))
   try:
     known = _checked('calibration', dict,

@@ -65,11 +65,6 @@ def kind_of(name: str) -> str:
               'other')
 
 
-def family_of(name: str) -> str:
-  """The name up to its tile, or its template's types: functions alike."""
-  return _FAMILY.match(name)[0]
-
-
 @functools.lru_cache(maxsize=100_000)
 def class_of(name: str) -> tuple[str, str]:
   """Kind, and arithmetic of kinds whose time depends on it; else ''."""
@@ -78,3 +73,8 @@ def class_of(name: str) -> tuple[str, str]:
     return kind, ''
   return kind, next((arithmetic for arithmetic, pattern in _ARITHMETIC
                      if pattern.search(name)), FLOAT)
+
+
+def labels_of(name: str) -> tuple[str, str, str]:
+  """Arithmetic, family (the name up to its tile, or its types) and function."""
+  return class_of(name)[1], _FAMILY.match(name)[0], name

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Optional
 
 from tpu_graphs_ext import files
@@ -58,13 +58,6 @@ class Event:
     """The number of the step, if this is the annotation of one."""
     match = self.kind == ANNOTATION and _STEP.fullmatch(self.name)
     return int(match[1]) if match else None
-
-  def upward(self) -> Iterator[Event]:
-    """This call and those around it, from the inside out."""
-    call: Optional[Event] = self
-    while call is not None:
-      yield call
-      call = call.parent
 
 
 class Trace(NamedTuple):
@@ -130,8 +123,7 @@ def trace_of(path: str, content: Any) -> Trace:
 
 
 def _plausible(work: list[Event]) -> list[Event]:
-  """By start, without what would end after the next work of its stream began.
-  """
+  """By start, without what ends after the next of its stream began."""
   work.sort(key=lambda each: (each.start, each.end))
   following: dict[tuple, float] = {}
   kept = []

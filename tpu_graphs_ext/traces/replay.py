@@ -11,8 +11,9 @@ from __future__ import annotations
 import bisect
 import collections
 import dataclasses
+import itertools
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Optional
 
 from tpu_graphs_ext.traces import kinds, kineto
@@ -49,7 +50,7 @@ def commands_of(trace: Trace) -> list[Command]:
   # A step begins where the one before it ends, or a little later.
   commands = [Command(time, time, (), (), None, _STEP)
               for time in {*borders[::2], *borders[-1:]}]
-  ended = _by_end(trace)
+  ended = _finder(trace)
   last: dict[tuple, Event] = {}  # Work, by thread and operator.
   for call in trace.calls:
     work, waits = launched.get(call, ()), 'ynchronize' in call.name
@@ -63,7 +64,7 @@ def commands_of(trace: Trace) -> list[Command]:
       copied = None
     # Launches that take long wait until a queue has room.
     if copied is None and (waits or call.duration_us > 2 * _NEAR_US):
-      copied = next((each for each in _until(ended, call.end, max(
+      copied = next((each for each in ended(call.end, max(
           call.start, call.end - 2 * _NEAR_US))
                      if each.launch.end <= call.start), None)
     commands.append(Command(
@@ -80,21 +81,17 @@ def commands_of(trace: Trace) -> list[Command]:
   return commands
 
 
-def _by_end(trace: Trace) -> tuple[list[float], list[Event]]:
-  """All launched work by its end, with the ends."""
+def _finder(trace: Trace) -> Callable[[float, float], Iterator[Event]]:
+  """Finds work that ended until a time but after another, the last first."""
   ended = sorted((each for each in trace.all_work if each.launch is not None),
                  key=lambda each: each.end)
-  return [each.end for each in ended], ended
+  ends = [each.end for each in ended]
 
-
-def _until(by_end: tuple, time: float, after: float) -> Iterator[Event]:
-  """Work that ended until a time but after another, the last first."""
-  ends, ended = by_end
-  place = bisect.bisect_right(ends, time)
-  for each in ended[max(0, place - _MOST_ENDED):place][::-1]:
-    if each.end <= after:
-      return
-    yield each
+  def find(time, after):
+    place = bisect.bisect_right(ends, time)
+    return itertools.takewhile(lambda each: each.end > after, ended[
+        max(0, place - _MOST_ENDED):place][::-1])
+  return find
 
 
 def host_of(trace: Trace) -> dict[str, tuple[float, int]]:
@@ -140,7 +137,7 @@ def _queues(trace: Trace) -> Iterator[tuple]:
   What was launched before the part is before the first of it. Work waits for
   what was launched before itself.
   """
-  part, by_end = {*trace.work}, _by_end(trace)
+  part, ended = {*trace.work}, _finder(trace)
   last: dict[tuple, Event] = {}
   count = collections.Counter(each.launch for each in trace.work)
   index: dict[Event, int] = collections.Counter()
@@ -153,7 +150,7 @@ def _queues(trace: Trace) -> Iterator[tuple]:
                if count[each.launch] > 1 else '')
       ready = max(each.launch.start, before.end if before else 0.0) + _NEAR_US
       yield each, before, next(
-          (past for past in _until(by_end, each.start, ready)
+          (past for past in ended(each.start, ready)
            if past.place[0] == each.place[0] and past.place != each.place
            and past.launch.start < each.launch.start), None), (
                f'stall {before.name if before else ""} > {each.name}{place}')

@@ -6,8 +6,8 @@ the order of the operators' schemas.
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import itertools
 import math
 import re
 from collections.abc import Sequence
@@ -24,6 +24,9 @@ _BYTES = {name: size for size, names in (  # Of a value.
 ) for name in names.split(',')}
 _MOST, _MOST_SIDE = 1e30, 2**32  # Of a size, and of a block or a grid.
 _MOST_OUTER = 16  # Calls around a kernel that may tell its sizes.
+# What formulas raise if arguments are missing or others.
+_UNKNOWN = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError,
+            StopIteration)
 
 
 class Tensor(NamedTuple):
@@ -68,8 +71,8 @@ def _volume(sides: Any) -> int:
 def _sizes_of_operator(work: Event, kind: str,
                        blocks: int) -> dict[str, Any]:
   """From the innermost operator around a kernel that has shapes."""
-  for call in itertools.islice(
-      work.launch.upward() if work.launch else (), _MOST_OUTER):
+  call, outer = work.launch, 0
+  while call is not None and outer < _MOST_OUTER:
     name = call.name.removeprefix('aten::')
     formula = _FORMULAS.get(name)
     if kind == kinds.SORT:
@@ -80,12 +83,10 @@ def _sizes_of_operator(work: Event, kind: str,
         # A lookup reads only some rows of its inputs.
         kind not in (kinds.EMBEDDING, kinds.INDEXING)):
       formula = _moved
-    try:
+    with contextlib.suppress(*_UNKNOWN):
       if formula and (sizes := formula(call, _arguments(call))):
         return sizes
-    except (ValueError, TypeError, AttributeError, LookupError,
-            ArithmeticError, StopIteration):  # Arguments are missing or others.
-      pass
+    call, outer = call.parent, outer + 1
   return {}
 
 
