@@ -66,14 +66,15 @@ def test_a_function_keeps_its_distance_from_its_kind():
       5, rel=0.2)
 
 
-def test_what_one_launch_says_of_another_by_hand():
+@pytest.mark.parametrize('skew, scatter', [(0, 0.1), (0.2, 0.6)])
+def test_what_one_launch_says_of_another_by_hand(skew, scatter):
   # Formulas of one launch are exact: only an added one is off. 1 us expected,
   # e us seen; residual 1, covariance .4^2 + 2 * .4^2 + .3^2 + .4^2 = .73.
   known = calibrate.Calibration(
       ('t',), 'a GPU', {ADD: {(0, 1e6, 0): calibrate.Times(
-          math.e, math.e, 4)}}, {})
+          math.e, math.e * math.exp(skew), 4)}}, {})
   known.__dict__['formulas'] = {'': {'count': [1.0]}}
-  noise = 0.05**2 * (1 + 4 / 4)
+  noise = 0.05**2 + scatter**2 / 4
   for size, expected in (
       (1e6, math.exp(0.8 + 0.2 * 0.73 / (0.73 + noise))),  # Four of e us.
       # At distance 1.5 what fades is (2/3, 2/3, and 1 / (1 + 1.5^2 / 2.88)),

@@ -39,7 +39,8 @@ _LEAST_US = 0.1  # Of a formula.
 # distance of their sizes, to 2/3 at the length beside it (in logarithms), and
 # of its slope. Chosen by leaving out launches of a sweep of one H200.
 _LEVELS = (0.0, 0.4, 1.5, 0.05), (0.4, 0.4, 1.5, 0.1), (0.3, 0.4, 1.2, 0.1)
-_NOISE = 0.05  # Of a size's median; a single duration has twice as much.
+_NOISE = 0.05  # Of a size's median; a single duration has twice as much, and
+# where means and medians differ three times their mean distance.
 _OTHER_SIZES = 0.5  # What launches count whose known sizes are others.
 _NEAREST = 48  # Launches to learn from.
 
@@ -132,9 +133,12 @@ class Calibration:
     known = {}
     for kind, launches in rows.items():
       points, times, labels, residual = zip(*launches)
+      median_us, mean_us, count = np.array(times).T
+      # The more the sizes leave open, the more launches of one size differ.
+      skew = np.average(np.abs(np.log(mean_us / median_us)), weights=count)
       known[kind] = (
-          times, np.array(points), np.array(residual), np.array(
-              [_NOISE**2 * (1 + 4 / each.count) for each in times]),
+          times, np.array(points), np.array(residual),
+          _NOISE**2 + max(2 * _NOISE, 3 * skew)**2 / count,
           np.array(labels, object).T)
     return known
 
