@@ -7,7 +7,8 @@ TensorFlow. It took 80 min on two busy cores for v3. For each program of
 `sample_programs/table.py` it writes
 
   DIR/TPU/NAME.pb        the program as compiled
-  DIR/TPU/NAME.json.gz   kernel -> [[output bounds, kernel bounds, cycles]]
+  DIR/TPU/NAME.json.gz   kernel -> [[output bounds, kernel bounds, cycles,
+                         and of products bytes of on-chip memory]]
   DIR/programs.json      split -> names of its programs
 
 with all tiles that the compiler weighed for each kernel and its estimate of
@@ -26,6 +27,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -75,9 +77,14 @@ def _bounds(text: str) -> tuple:
 
 def compile_one(name: str, topology: str, target: str) -> int:
   """Writes both files of a program; returns how many kernels it has."""
+  # At this level libtpu writes a file of up to 1 GiB too, wherever it can.
+  with tempfile.TemporaryDirectory() as folder:
+    return _compile_one(name, topology, target, folder)
+
+
+def _compile_one(name: str, topology: str, target: str, folder: str) -> int:
   log = {'TPU_STDERR_LOG_LEVEL': '0', 'TPU_MIN_LOG_LEVEL': '0',
-         'TPU_VMODULE': LOGGED,
-         'TPU_LOG_DIR': 'disabled'}
+         'TPU_VMODULE': LOGGED, 'TPU_LOG_DIR': folder}
   # Gigabytes of log, of which grep keeps what is read here.
   with open(target + '.err', 'wb') as messages:
     compiling = subprocess.Popen(

@@ -66,7 +66,7 @@ def main() -> int:
   args = parser.parse_args()
   folder = os.path.join(pretrained.FOLDER, args.tpu)
   try:
-    with files.new_folder(folder) as temporary:
+    with files.new_folder(folder, lambda: None) as temporary:  # Replaces.
       save_weights_only(args.model_dir, temporary, args.tpu)
   except UserError as error:
     print(f'error: {error}', file=sys.stderr)
