@@ -246,7 +246,6 @@ _MODELS = {
 _CHOICES = {'default': "the compiler's default tile",
             'random': 'a random choice'}
 _SHIPPED = {'package': '**the model in the package**',
-            'seeds': 'the same, three seeds',
             'analytic': 'its analytic part alone, untrained',
             **{row: _MODELS[row] for row in ('EarlyJoinSAGE', 'LightGBM')},
             **_CHOICES}
