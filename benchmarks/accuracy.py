@@ -29,7 +29,7 @@ import accuracy_rows
 import accuracy_run
 import booster
 from accuracy_run import RunSpec, npz_files
-from machine import cores, machine
+from machine import cores, machine, shown
 from tpu_graphs_ext import files, load_models
 from tpu_graphs_ext.course import checkout
 from tpu_graphs_ext.errors import UserError
@@ -314,7 +314,8 @@ def parsed(argv: list[str]) -> argparse.Namespace:
       PROJECT, 'benchmarks', 'results', results)
   args.models_py = args.models_py or os.path.join(PROJECT, models_py)
   args.work_dir = files.full_path(args.work_dir)
-  args.command = shlex.join(['python', 'benchmarks/accuracy.py', *argv])
+  args.command = shown(
+      shlex.join(['python', 'benchmarks/accuracy.py', *argv]))
   return args
 
 

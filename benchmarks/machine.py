@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 
 
 def machine() -> str:
@@ -17,6 +18,11 @@ def machine() -> str:
     pass
   memory = os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30
   return f'{name}, {cores()} cores, {memory:.0f} GiB, {platform.system()}'
+
+
+def shown(command: str) -> str:
+  """A command without the folders of absolute paths, which others lack."""
+  return re.sub(r'(?<![\w.])/[^\s,=\'"]*/(?=[^\s,=\'"])', '', command)
 
 
 def cores() -> int:

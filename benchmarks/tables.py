@@ -26,7 +26,7 @@ from typing import NamedTuple, Union
 import pandas
 
 import traces
-from machine import machine
+from machine import machine, shown
 from tpu_graphs_ext import files
 from tpu_graphs_ext.tasks import layout, tile
 
@@ -82,7 +82,7 @@ def put(table: str, rows: Mapping[str, Mapping[str, Union[
       spread = f'{statistics.stdev(runs):.6g}' if len(runs) > 1 else ''
       new.append((table, row, column, f'{statistics.fmean(runs):.6g}', spread,
                   str(len(runs)), f'{code}:{code_hash(code)}',
-                  datetime.date.today().isoformat(), machine(), command))
+                  datetime.date.today().isoformat(), machine(), shown(command)))
   frame = pandas.DataFrame(new, columns=COLUMNS)
   old = _read('numbers.csv')
   if whole:

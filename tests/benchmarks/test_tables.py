@@ -82,6 +82,16 @@ def test_accuracy_is_a_mean_over_seeds_in_per_cent(tmp_path, monkeypatch):
   assert cells['random']['valid_opa'].value == 0.5
 
 
+def test_commands_are_committed_without_folders_of_one_machine():
+  assert tables.shown('python benchmarks/x.py --row a=/tmp/m/model_1,/q/model_2'
+                      ' --real /root/op.pb --data out/d') == (
+      'python benchmarks/x.py --row a=model_1,model_2 --real op.pb '
+      '--data out/d')
+  for path in (BENCHMARKS / 'results').glob('*.csv'):
+    text = path.read_text(encoding='utf-8')
+    assert not re.search(r'[ =,](/work|/tmp|/home|/root)/', text), path
+
+
 def test_rows_of_older_code_are_named(monkeypatch):
   cells = {'a': {'x': tables.Cell(1, 0, 'benchmarks/tables.py:0123', '')}}
   monkeypatch.setattr(tables, 'views', lambda: {
