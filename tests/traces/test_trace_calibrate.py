@@ -266,6 +266,18 @@ def test_work_that_was_launched_before_the_trace_is_earlier_work():
   assert replay.replay(part, host, dict.fromkeys(part.work, 70)) == (70, 100)
 
 
+def test_work_waits_for_what_its_stream_got_before_the_trace():
+  """Stream 8 is busy until 400, from after the first launch on."""
+  trace = traced(
+      tiny.step(1, 40, 40), launch(1, 50), kernel(1, 60, 20),
+      kernel(9, 70, 330, stream=8),
+      tiny.step(2, 80, 40), launch(2, 90), kernel(2, 400, 100, stream=8))
+  part = kineto.steps_of(trace, [1, 2])
+  assert replay.replay(part, replay.host_of(part), {
+      each: each.duration_us for each in part.work}) == (
+          (500 - 40) / 2, (500 - 40) / 2)
+
+
 def test_a_step_that_the_host_bounds_has_all_of_its_time():
   """The host goes on after the last launch, until the step ends."""
   trace = traced(*(each for number in range(1, 4) for each in (

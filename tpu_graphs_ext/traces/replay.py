@@ -173,8 +173,9 @@ def replay(trace: Trace, host: Mapping[str, tuple],
   free, ends = collections.defaultdict(lambda: origin), {}
   first = min(each.start for each in launched)
   for each in {*trace.all_work} - {*launched}:
-    if (each.launch.start < origin if each.launch else each.start < first):
+    if each.launch is None or each.launch.start < origin:
       ends[each] = each.end
+    if (each.launch.start < origin if each.launch else each.start < first):
       free[each.place] = max(free[each.place], each.end)
   begin = max(origin, *free.values(), 0.0)
 
@@ -192,8 +193,8 @@ def replay(trace: Trace, host: Mapping[str, tuple],
                    + constant(*_pause_keys(command)))
     now = launch + (0.0 if command.name == _STEP else call_us)
     for each in command.work:
-      _, other, key = waits[each]
-      ready = max(free[each.place], ends.get(other, 0.0))
+      *others, key = waits[each]
+      ready = max(free[each.place], *(ends.get(past, 0.0) for past in others))
       start = max(launch + latency, ready + between,
                   max(launch, ready) + constant(key))
       ends[each] = free[each.place] = start + duration_us[each]
