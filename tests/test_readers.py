@@ -128,6 +128,7 @@ ELSEWHERE = {
     'hlo/tuning.py write_results': 'hlo/test_hlo_tuning.py',
     'hlo/tuning.py _require_one_task': 'hlo/test_hlo_tuning.py',
     'sample/write.py _statistics_in': 'sample/test_sample_write.py',
+    'sample/write.py tpu_of': 'sample/test_sample_write.py',
     'serving/export.py _require_ours': 'serving/test_export.py',
     'hlo/kernel_sources.py open_all': 'serving/test_tile_search.py',
     'sweep/rank_many.py _settings': 'sweep/test_rank_many.py',

@@ -411,8 +411,9 @@ def csv_of(frame: Any) -> str:
     return ("'" + cell if isinstance(cell, str)
             and cell.startswith(_FORMULA_STARTS) else cell)
 
-  return frame.apply(lambda column: column.map(safe)).to_csv(
-      index=False, lineterminator='\n')
+  return frame.apply(
+      lambda column: column if column.dtype.kind in 'iufb'
+      else column.map(safe)).to_csv(index=False, lineterminator='\n')
 
 
 def read_json(path: str) -> Any:

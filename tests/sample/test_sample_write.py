@@ -238,3 +238,15 @@ def test_no_kernel_is_in_two_splits(tpu):
   for kernel in kernels:
     # The compiler takes one of the best by its own estimate.
     assert 0 < kernel.cycles[kernel.default] <= 2 * kernel.cycles.min()
+
+
+@pytest.mark.parametrize('marker, tpu', [
+    ('{"settings": {"tpu": "v6e"}}', 'v6e'), ('{"settings": {"tpu": 6}}', ''),
+    ('{"settings": {}}', ''), ('{"settings": 3}', ''), ('[]', ''), ('{', ''),
+    ('', ''), ('\0' * 9, '')])
+def test_the_generation_of_a_folder(tmp_path, marker, tpu):
+  (tmp_path / write._MARKER).write_text(marker)
+  (tmp_path / 'valid').mkdir()
+  assert write.tpu_of(str(tmp_path)) == tpu
+  assert write.tpu_of(str(tmp_path / 'valid')) == tpu
+  assert write.tpu_of(str(tmp_path / 'valid' / 'none')) == ''
