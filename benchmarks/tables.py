@@ -275,51 +275,73 @@ def _side_by_side(parts: Mapping[str, Cells]) -> Cells:
 
 def views() -> dict[str, Union[View, str]]:
   """Every table of a page, by name."""
-  compiled, shipped = of_accuracy('compiled_v3'), of_numbers('pretrained-v3')
-  slowdowns = {'top1': 1, 'top5': 1}
-  all_measures = {'opa': 3, 'kendall': 3, 'top1': 2, 'top5': 2, 'top10': 2}
-  timed = _ranked('valid_', {'top1': 1, 'top5': 2, 'top10': 2, 'opa': 3})
-  layouts = {'top1': 1, 'top10': 1}
-  seconds = '{oneDNN %d, all kernels, time:.2f} s'
-  times = '{oneDNN %d, all kernels, ratio:.0f}'
-  peak = '{150 nodes x %d configs, peak of the process:,.0f} MiB'
+  return {**_shipped_views(), **_accuracy_views(), **_speed_views(),
+          **_rule_views(), 'traces': traces.table(),
+          **{'settings-' + group.split()[-1].lower(): settings(group)
+             for group in _SETTINGS}}
+
+
+_SLOWDOWNS = {'top1': 1, 'top5': 1}
+
+
+def _two_kinds(first: str, second: str) -> list[tuple[str, str]]:
+  """Heads of test programs and of real kernels, titled so."""
+  return [*_ranked('test_', {**_SLOWDOWNS, 'opa': 3}, first + ': '),
+          *_ranked('real_', {**_SLOWDOWNS, 'kendall': 3}, second + ': ')]
+
+
+def _shipped_views() -> dict[str, View]:
+  """Of the models in the package: README, docs/pretrained.md."""
+  shipped = of_numbers('pretrained-v3')
+  measures = {'opa': 3, 'kendall': 3, 'top1': 2, 'top5': 2, 'top10': 2}
   return {
       'shipped': View(
-          [(head, template.replace(':', '.value:')) for head, template in [
-              *_ranked('test_', {**slowdowns, 'opa': 3}, 'test programs: '),
-              *_ranked('real_', {**slowdowns, 'kendall': 3},
-                       'timed on a TPU: ')]],
+          [(head, template.replace(':', '.value:'))  # Without spreads.
+           for head, template in _two_kinds('test programs',
+                                            'timed on a TPU')],
           shipped, {row: title for row, title in _SHIPPED.items()
-                    if row not in ('seeds', 'analytic')}),
-      'pretrained-test': View(_ranked('test_', all_measures), shipped,
-                              _SHIPPED),
+                    if row != 'analytic'}),
+      'pretrained-test': View(_ranked('test_', measures), shipped, _SHIPPED),
+      'pretrained-real': View(_ranked('real_', measures), shipped, _SHIPPED),
+      'pretrained-kinds': View(
+          _ranked('', {'kernels': 0, **measures}),
+          of_numbers('pretrained-v3-kinds'), {}),
       **{f'pretrained-{tpu}': View(
-          _ranked('test_', all_measures), of_numbers(f'pretrained-{tpu}'), {
+          _ranked('test_', measures), of_numbers(f'pretrained-{tpu}'), {
               'package': _SHIPPED['package'],
               'v3': "the package's model for a TPU v3", **_SHIPPED})
-         for tpu in ('v5e', 'v5p', 'v6e', 'v7x')},
-      'pretrained-real': View(_ranked('real_', all_measures), shipped,
-                              _SHIPPED),
-      'pretrained-kinds': View(
-          _ranked('', {'kernels': 0, **all_measures}),
-          of_numbers('pretrained-v3-kinds'), {}),
+         for tpu in ('v5e', 'v5p', 'v6e', 'v7x')}}
+
+
+def _accuracy_views() -> dict[str, View]:
+  """Of models that `accuracy.py` trains: docs/results.md, docs/layout.md."""
+  timed = _ranked('valid_', {'top1': 1, 'top5': 2, 'top10': 2, 'opa': 3})
+  layouts = {'kendall': 3, 'top1': 1, 'top10': 1}
+  return {
       'accuracy-compiled': View(
           [(head, template.replace(':.3f', '.value:.3f'))  # To be narrow.
-           for head, template in [
-               *_ranked('test_', {**slowdowns, 'opa': 3}, 'test programs: '),
-               *_ranked('real_', {**slowdowns, 'kendall': 3},
-                        'real kernels: ')]],
-          compiled, {**_MODELS, **_CHOICES}),
+           for head, template in _two_kinds('test programs', 'real kernels')],
+          of_accuracy('compiled_v3'), {**_MODELS, **_CHOICES}),
       **{f'accuracy-{name}': View(
           timed, {**of_numbers(data), **of_accuracy(data)},
           {**_MODELS, **_CHOICES, 'default': 'the default tile of the data'})
          for name, data in (('cpu', 'measured_tiles'), ('gpu', 'gpu_tiles'))},
       'layout': View(
-          [*_ranked('random_test_', {'kendall': 3, **layouts}, '`random`: '),
-           *_ranked('default_test_', {'kendall': 3, **layouts},
-                    '`default`: ')],
+          [*_ranked('random_test_', layouts, '`random`: '),
+           *_ranked('default_test_', layouts, '`default`: ')],
           _side_by_side({search: of_accuracy(f'sample:xla:{search}', True)
-                         for search in ('random', 'default')}), _LAYOUTS),
+                         for search in ('random', 'default')}), _LAYOUTS)}
+
+
+def _speed_views() -> dict[str, View]:
+  """Time and memory: docs/speed.md, serving.md, layout.md, assignment.md."""
+  seconds = '{oneDNN %d, all kernels, time:.2f} s'
+  times = '{oneDNN %d, all kernels, ratio:.0f}'
+  peak = '{150 nodes x %d configs, peak of the process:,.0f} MiB'
+  rankers = {'baseline EarlyJoinSAGE': "the baseline's `EarlyJoinSAGE`",
+             'EarlyJoinSAGE': 'the same model from this `models.py`',
+             'MyEarlyJoinSAGE': '`MyEarlyJoinSAGE`'}
+  return {
       'serving': View(
           [('16 tiles', '{16 tiles, time:.1f} ms'),
            ('1,000 tiles', '{1000 tiles, time:.1f} ms'),
@@ -329,17 +351,10 @@ def views() -> dict[str, Union[View, str]]:
       'speed-ranking': View(
           [('oneDNN off', seconds % 0), ('times as fast', times % 0),
            ('oneDNN on', seconds % 1), ('times as fast', times % 1)],
-          of_speed('ranking'), {
-              'baseline EarlyJoinSAGE': "the baseline's `EarlyJoinSAGE`",
-              'EarlyJoinSAGE': 'the same model from this `models.py`',
-              'MyEarlyJoinSAGE': '`MyEarlyJoinSAGE`'}),
+          of_speed('ranking'), rankers),
       'speed-memory': View(
-          [('100 tiles', peak % 100), ('1,000 tiles', peak % 1000),
-           ('10,000 tiles', peak % 10_000)],
-          of_speed('memory'), {
-              'baseline EarlyJoinSAGE': "the baseline's `EarlyJoinSAGE`",
-              'EarlyJoinSAGE': 'the same model from this `models.py`',
-              'MyEarlyJoinSAGE': '`MyEarlyJoinSAGE`'}),
+          [(f'{tiles:,} tiles', peak % tiles) for tiles in (100, 1000, 10_000)],
+          of_speed('memory'), rankers),
       'speed-training': View(
           [("baseline's `models.py`", '{baseline, step:.1f} ms'),
            ("ours, in the baseline's script",
@@ -356,6 +371,15 @@ def views() -> dict[str, Union[View, str]]:
           [('baseline', '{baseline:.1f}'), ('ours', '{ours:.2f}'),
            ('baseline over ours', '{ratio:.0f}')],
           of_numbers('speed-layout'), {}),
+      'assignment': View(
+          [('most memory', '{memory_gb:.1f} GB'),
+           ('time', '{minutes:.0f} min')],
+          of_numbers('assignment'), {})}
+
+
+def _rule_views() -> dict[str, View]:
+  """Of rules and formulas: docs/ranking.md, docs/blocks.md."""
+  return {
       'legal-tiles': View(
           [('kernels', '{kernels:,.0f}'),
            ('tiles listed', '{listed:,.0f} of {known:,.0f}'),
@@ -377,14 +401,7 @@ def views() -> dict[str, Union[View, str]]:
            ('five at random', '{random:.0f} %'),
            ('first five of `rank`', '{rank:.0f} %'),
            ('time by formula / measured, median', '{ratio:.2f}')],
-          of_numbers('blocks-grouped'), {}),
-      'assignment': View(
-          [('most memory', '{memory_gb:.1f} GB'),
-           ('time', '{minutes:.0f} min')],
-          of_numbers('assignment'), {}),
-      'traces': traces.table(),
-      **{'settings-' + group.split()[-1].lower(): settings(group)
-         for group in _SETTINGS}}
+          of_numbers('blocks-grouped'), {})}
 
 
 # Group of docs/settings.md -> settings of `train`.
