@@ -92,11 +92,11 @@ def put(table: str, rows: Mapping[str, Mapping[str, Union[
   kept = old[[key not in replaced for key in zip(old['table'], old['row'])]]
   place = {key: number for number, key in enumerate(
       dict.fromkeys(zip(old['table'], old['row'])))}
-  whole = pandas.concat([kept, frame])
+  merged = pandas.concat([kept, frame])
   order = [place.get(key, len(place))
-           for key in zip(whole['table'], whole['row'])]
+           for key in zip(merged['table'], merged['row'])]
   text = io.StringIO()
-  whole.assign(order=order).sort_values('order', kind='stable').drop(
+  merged.assign(order=order).sort_values('order', kind='stable').drop(
       columns='order').to_csv(text, index=False)
   files.write_file(str(RESULTS / 'numbers.csv'), text.getvalue().encode())
 

@@ -2,6 +2,7 @@
 
 import re
 import sys
+from unittest import mock
 
 import numpy as np
 import pandas as pd
@@ -62,13 +63,14 @@ def test_medians_and_their_ratio():
 def test_both_sides_have_the_same_scores(tmp_path, monkeypatch, capsys):
   if checkout.find() is None:
     pytest.skip(f'needs {checkout.ROOT_VARIABLE}')
-  put = []
-  monkeypatch.setattr(tables, 'put', lambda *arguments: put.append(arguments))
+  put = mock.create_autospec(tables.put)
+  monkeypatch.setattr(tables, 'put', put)
   assert speed_layout.main([tiny_program(tmp_path), '--repeats=1']) == 0
   printed = capsys.readouterr().out
   assert '50 nodes, 7 configurable, 24 configurations' in printed
   assert float(re.search(r'score: (\S+) of', printed)[1]) < 1e-5
-  assert set(put[0][1]) >= {'ranking, time, s', 'training, memory, MiB'}
+  assert set(put.call_args.args[1]) >= {
+      'ranking, time, s', 'training, memory, MiB'}
 
 
 # --------------------------------------------------------------------- blocks
