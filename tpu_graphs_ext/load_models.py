@@ -148,14 +148,19 @@ def require_in_text(name: str, arguments: Iterable[str], path: str) -> None:
   Lets pass what only running it would tell, as of a class that is imported.
   """
   try:
-    nodes = [*ast.walk(ast.parse(files.read_file(path)))]
+    tree = ast.parse(files.read_file(path))
   except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
     raise UserError(f'--models_py: {path} is not a Python file ({error}); mend '
                     'the file') from error
-  classes = {node.name: node for node in nodes
+  nodes = [*ast.walk(tree)]
+  # One within an `if` may have a second definition, or another one's name.
+  classes = {node.name: node for node in tree.body
              if isinstance(node, ast.ClassDef)}
-  if not {name, '*'} & {getattr(node, field, '') for node in nodes
-                        for field in ('name', 'asname', 'id')}:
+  # As texts, of setattr and globals().
+  texts = {node.value for node in nodes if isinstance(node, ast.Constant)}
+  if name not in texts and not {name, '*'} & {
+      getattr(node, field, '') for node in nodes
+      for field in ('name', 'asname', 'id')}:
     models = [other for other in classes if not other.startswith('_')]
     raise UserError(
         f'--model: there is no model {name!r} in {os.path.basename(path)}; the '

@@ -100,13 +100,24 @@ class Wide(Base):
   def __init__(self, num_configs, num_ops, *, depth=2, **kwargs): pass
 class Same(Wide): pass
 Other = Wide
+class Outer:
+  class Wide:
+    def __init__(self, num_configs, num_ops): pass
+for name in ('Listed', '*'):
+  globals()[name] = Wide
+if tf.__version__ > '2':
+  class Twice(Wide): pass
+else:
+  class Twice:
+    def __init__(self, num_configs, num_ops, other): pass
 '''
 
 
 @pytest.mark.parametrize('model, argument, fault', [
     ('Base', 'width', ''), ('Wide', 'depth', ''), ('Wide', 'width', ''),
     ('Same', 'depth', ''), ('Other', 'anything', ''),
-    ('Imported', 'anything', ''),
+    ('Imported', 'anything', ''), ('Listed', 'anything', ''),
+    ('Twice', 'depth', ''),
     ('Base', 'depth', "Base has no argument 'depth'; it takes width"),
     ('Base', 'num_ops', "Base has no argument 'num_ops'; it takes width"),
     ('Wide', 'height', "no argument 'height'; it takes depth, width"),
