@@ -115,6 +115,18 @@ def test_what_is_not_ours_stays_and_what_stepped_aside_returns(tmp_path):
   assert sorted(os.listdir(tmp_path)) == sorted([*names, 'x'])
 
 
+def test_a_folder_that_cannot_be_listed_can_be_written(tmp_path, monkeypatch):
+  def refuse(path):
+    raise PermissionError(13, 'Permission denied', path)
+
+  with monkeypatch.context() as patched:
+    patched.setattr(os, 'listdir', refuse)  # As -wx------ does.
+    files.write_file(str(tmp_path / 'x'), b'new')
+  assert (tmp_path / 'x').read_bytes() == b'new'
+  files.remove_leftovers(str(tmp_path / 'no'))
+  files.remove_leftovers('a\0b')
+
+
 def test_csv_cells_that_no_spreadsheet_runs():
   frame = pandas.DataFrame({
       'a': ['=cmd|x', '+1', '\t=1', 'a=1', None], 'b': [-1, -1.5, 2, 3, 4],

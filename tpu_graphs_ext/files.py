@@ -243,8 +243,10 @@ def remove_leftovers(folder: str) -> None:
   Once a process and folder, for folders of many files.
   """
   folder = os.path.abspath(folder)
-  names = [] if folder in _tidied or not os.path.isdir(folder) else (
-      os.listdir(folder))
+  names = []
+  if folder not in _tidied:
+    with contextlib.suppress(OSError, ValueError):  # None, or not ours to list.
+      names = os.listdir(folder)
   _tidied.add(folder)
   for match in filter(None, map(_LEFTOVER.fullmatch, names)):
     left, final = (os.path.join(folder, match[part]) for part in (0, 'final'))
