@@ -1,6 +1,7 @@
 """assignment_train.sh: the flags of tiles_train.py, its paths and its model."""
 
 import os
+import shutil
 import subprocess
 import sys
 
@@ -51,6 +52,8 @@ def student(root, tmp_path, monkeypatch):
   monkeypatch.setattr(tile, 'CACHE_DIR', str(tmp_path / 'cache'))
   home = tmp_path / 'student'
   tiny_kernels.write_data_root(home / 'data')
+  shutil.copytree(home / 'data', home / 'no_valid',
+                  ignore=lambda folder, names: names * folder.endswith('valid'))
   (home / 'models.py').write_text(MODELS)
   monkeypatch.chdir(home)
 
@@ -102,6 +105,7 @@ def test_each_data_has_a_cache_of_its_own(student, tmp_path):
     (['--losses=MSE'], '--losses=MSE: must be losses of'),
     (['--model_kwargs_json={'], '--model_kwargs_json={: is not JSON'),
     (['--data_root=.'], r'/student/train: does not exist.*DATA_ROOT'),
+    (['--data_root=no_valid'], r'no_valid/valid: .*no \.npz.*DATA_ROOT'),
     (['--run_id=writes nothing'], 'should have written this folder')])
 def test_what_the_script_would_find_out_late(student, flags, message):
   with pytest.raises(UserError, match=message):

@@ -49,7 +49,8 @@ def train(root: str, models_py: str, out_dir: str,
       flags_given[name] = files.full_path(flags_given[name])
   run = tile.TrainSettings(**flags_given)
   try:
-    read.split_folders(run.data_root)
+    for folder in read.split_folders(run.data_root).values():
+      read.find_npz(folder)
     data = cache.data_key(files.full_path(run.data_root))
   except UserError as error:
     raise UserError(
