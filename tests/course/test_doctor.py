@@ -117,6 +117,7 @@ def test_a_cache_of_other_data(tmp_path, monkeypatch):
   monkeypatch.setattr(tile, 'CACHE_DIR', str(tmp_path / 'cache'))
   root = tiny_kernels.write_lawful_root(tmp_path / 'data')
   assert not [*doctor.cache_findings(str(root))]
+  other = tiny_kernels.write_lawful_root(tmp_path / 'other')
   (tmp_path / 'cache').mkdir()
   first = next((root / 'train').iterdir())
 
@@ -124,9 +125,17 @@ def test_a_cache_of_other_data(tmp_path, monkeypatch):
     first.write_bytes(first.read_bytes())
     os.utime(first, (1, 1))
 
+  def replace():  # By data that were unpacked before.
+    root.rename(tmp_path / 'old')
+    other.rename(root)
+
+  def link():
+    root.rename(tmp_path / 'linked')
+    root.symlink_to(tmp_path / 'linked')
+
   for least, toy_data, change in (
       (10, False, unpack), (-1, False, lambda: first.with_name('x').touch()),
-      (10, True, first.unlink)):
+      (10, True, first.unlink), (-1, True, replace), (10, False, link)):
     key = hashlib.md5(f'{root}/train:{least}:{toy_data}'.encode()).hexdigest()
     path = tmp_path / 'cache' / f'{key}-cache.npz'
     path.touch()
@@ -151,8 +160,12 @@ def test_hostile_places(root, tmp_path):
   for path in (file, pipe, tmp_path / 'a\0b', tmp_path / 'no'):
     findings = doctor.doctor(root=str(path)).findings
     assert states(findings)['checkout'] == BROKEN
+  # All of the reason, wherever the checkout lies.
   (root / (checkout.MODELS_PY + swap.RECORD)).mkdir()
-  assert 'is not an ordinary file' in doctor.doctor(root=str(root)).text()
+  deep = tmp_path / ('d' * 200) / ('d' * 200)
+  deep.parent.mkdir()
+  root.rename(deep)
+  assert 'is not an ordinary file' in doctor.doctor(root=str(deep)).text()
 
 
 def test_the_whole_report(root, tmp_path, in_use, capsys):

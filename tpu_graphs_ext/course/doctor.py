@@ -17,7 +17,7 @@ from typing import Any
 from tpu_graphs_ext import files
 from tpu_graphs_ext.course import checkout, swap
 from tpu_graphs_ext.data import check, read, schema
-from tpu_graphs_ext.errors import UserError, reason_of
+from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.stacks import versions
 from tpu_graphs_ext.tasks import TASKS, TILE, tile
 
@@ -80,7 +80,7 @@ def doctor(root: str = '',
     try:
       findings.extend(check_it)
     except (UserError, OSError, ValueError) as error:
-      findings.append(Finding(what, BROKEN, reason_of(error),
+      findings.append(Finding(what, BROKEN, ' '.join(str(error).split()),
                               'mend this, and run doctor again'))
   return Diagnosis(findings)
 
@@ -176,20 +176,22 @@ def cache_findings(data_root: str) -> Iterator[Finding]:
   """Looks for caches of the baseline's scripts that are older than the data.
 
   Their names depend on the folder and on flags, not on what is in the files.
-  The folder changes when a file comes or goes, and a file when it is unpacked,
-  whatever time of last modification it gets.
+  A file changes when it is unpacked, whatever time of last modification it
+  gets, its folder when one comes or goes, and a data root or a link when
+  another takes its place.
   """
-  folder = files.full_path(tile.CACHE_DIR)
+  folder, root = files.full_path(tile.CACHE_DIR), files.full_path(data_root)
   stale = []
   for split in schema.SPLITS:
-    path = os.path.join(files.full_path(data_root), split)
+    path = os.path.join(root, split)
     for least, toy_data in itertools.product(
         (tile.TrainSettings.configs, -1) if split == 'train'
         else (read.MIN_CONFIGS,), (False, True)):
       name = hashlib.md5(f'{path}:{least}:{toy_data}'.encode()).hexdigest()
       cache = os.path.join(folder, name + '-cache.npz')
       if os.path.exists(cache) and os.path.getmtime(cache) < max(
-          os.stat(each).st_ctime for each in (path, *read.find_npz(path))):
+          stat(place).st_ctime for stat in (os.stat, os.lstat)
+          for place in (root, path, *read.find_npz(path))):
         stale.append(cache)
   if os.path.isdir(folder):
     yield _finding(
