@@ -55,7 +55,7 @@ def test_duplicates_come_last_unless_kept():
 @pytest.mark.parametrize('scores, message', [
     ({'net_a': [1, 2, 3, 4]}, 'lacks 1 of 2 kernels of the data: net_b'),
     ({'net_a': [1, 2, 3], 'net_b': [1, 2]}, r'scores of net_a have the '
-     r'shape \(1, 3\); it must be \(1, 4\), its configurations'),
+     r'shape \(3,\); it must be \(1, 4\), its configurations'),
     ({'net_a': np.eye(2), 'net_b': [1, 2]}, r'shape \(2, 2\)'),
     ({'net_a': [1, 2, 3, np.nan], 'net_b': [1, 2]}, 'NaN or infinite'),
     ({'net_a': ['a', 'b', 'c', 'd'], 'net_b': [1, 2]}, 'must be numbers'),
@@ -92,6 +92,8 @@ def test_a_ranking_has_the_measures_of_its_places(tmp_path):
 @pytest.mark.parametrize('text, message', [
     ('tile:xla:net_a,0;0;1\ntile:xla:net_b,0', 'net_a: must have distinct'),
     ('tile:xla:net_a,7;0\ntile:xla:net_b,0', 'configurations below 4'),
+    ('tile:xla:net_a,0\ntile:xla:net_b,1;0;2', 'below 2, then only 0; it has '
+     '1, 0, 2$'),
     ('tile:xla:net_b,0', 'lacks 1 of 2'), ('', 'lacks 2 of 2')])
 def test_rankings_that_cannot_be_used(tmp_path, text, message):
   with pytest.raises(UserError, match=f'rows.csv: .*{message}'):

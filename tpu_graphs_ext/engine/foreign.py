@@ -69,7 +69,7 @@ class ForeignRanker:
                       'numbers') from error
     # Duplicates are looked for in kernels alone, whose table is at hand.
     return self.checked(
-        problem, scores[np.newaxis] if scores.ndim == 1 else scores,
+        problem, scores[np.newaxis] if scores.shape == (configs,) else scores,
         getattr(problem, self.task.config_table, np.zeros((configs, 0))))
 
 
@@ -77,8 +77,9 @@ def _of_order(places: Sequence[int], configs: int, where: str) -> Scores:
   """Scores in the order of places, which may be padded with 0."""
   order = list(places[:configs])
   if not predictions_csv.is_order(places, configs):
-    raise UserError(f'{where}: must have distinct configurations below '
-                    f'{configs}; it has {shortened(list(map(str, order)), 10)}')
+    raise UserError(
+        f'{where}: must have distinct configurations below {configs}, then '
+        f'only 0; it has {shortened(list(map(str, places)), 10)}')
   scores = np.full(configs, len(order), np.float64)
   scores[order] = np.arange(len(order))
   return Scores(scores, np.arange(configs), True, len(order))
