@@ -96,6 +96,17 @@ def test_each_data_has_a_cache_of_its_own(student, tmp_path):
     assert student.seen()['cache_dir'] == seen
 
 
+def test_a_script_that_fails_says_where_its_output_is(tmp_path):
+  script, log = tmp_path / 'fails.py', tmp_path / 'out.log'
+  script.write_text('print("first")\nraise ValueError("last")\n' + 9 * '#\n')
+  with pytest.raises(UserError) as error:
+    checkout.run_script(str(tmp_path), [str(script)], str(log))
+  assert str(error.value).startswith('fails.py stopped with exit code 1: ')
+  assert str(error.value).endswith(
+      f'ValueError: last; all of its output is in {log}')
+  assert log.read_text().startswith('first\n')
+
+
 @pytest.mark.parametrize('flags, message', [
     (['--model=Min'], "--model: there is no model 'Min' in models.py; the "
      'models are Mine$'),

@@ -166,8 +166,11 @@ def become_script() -> None:
 
 def run_script(copy: str, arguments: Sequence[str], log: str) -> None:
   """Runs a script with its flags in a working copy; see `run_to_end`."""
-  run_to_end(arguments[0], script_command(arguments), log, cwd=copy,
-             env=dict(os.environ, TF_CPP_MIN_LOG_LEVEL='2'))
+  try:
+    run_to_end(arguments[0], script_command(arguments), log, cwd=copy,
+               env=dict(os.environ, TF_CPP_MIN_LOG_LEVEL='2'))
+  except UserError as error:
+    raise UserError(f'{error}; all of its output is in {log}') from error
 
 
 def run_to_end(script: str, command: Sequence[str], log: str,
