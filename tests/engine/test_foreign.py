@@ -58,7 +58,8 @@ def test_duplicates_come_last_unless_kept():
      r'shape \(3,\); it must be \(1, 4\), its configurations'),
     ({'net_a': np.eye(2), 'net_b': [1, 2]}, r'shape \(2, 2\)'),
     ({'net_a': [1, 2, 3, np.nan], 'net_b': [1, 2]}, 'NaN or infinite'),
-    ({'net_a': ['a', 'b', 'c', 'd'], 'net_b': [1, 2]}, 'must be numbers'),
+    ({'net_a': ['a', 'b', 'c', 'd'], 'net_b': [1, 2]}, 'must be real numbers'),
+    ({'net_a': [1, 2, 3, 4j], 'net_b': [1, 2]}, 'are complex; scores must be'),
     ({'net_a': None, 'net_b': [1, 2]}, 'net_a')])
 def test_scores_that_cannot_be_used(scores, message):
   with pytest.raises(UserError, match=f'^mine: .*{message}'):

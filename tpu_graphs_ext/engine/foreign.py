@@ -63,10 +63,13 @@ class ForeignRanker:
       return _of_order(self.of[problem.name], configs,
                        f'{self.name}: {problem.name}')
     try:
-      scores = np.asarray(self.of[problem.name], np.float64)
+      scores = np.asarray(self.of[problem.name])
+      if np.iscomplexobj(scores):
+        raise TypeError('they are complex')
+      scores = scores.astype(np.float64)
     except (TypeError, ValueError) as error:
       raise UserError(f'{self.name}: {problem.name}: {error}; scores must be '
-                      'numbers') from error
+                      'real numbers') from error
     # Duplicates are looked for in kernels alone, whose table is at hand.
     return self.checked(
         problem, scores[np.newaxis] if scores.shape == (configs,) else scores,
