@@ -213,6 +213,10 @@ def test_several_models_are_compared():
   assert results.names_of([evaluations[0], *(
       dataclasses.replace(evaluation, model='B')
       for evaluation in evaluations[1:])]) == ['A', 'B y', 'B z']
+  for folders in (['pretrained:v5e', 'pretrained:v6e'], ['a/s.npz', 'b/s.npz']):
+    assert results.names_of([
+        dataclasses.replace(evaluations[0], model_dir=folder)
+        for folder in folders]) == [f'A {folder}' for folder in folders]
   content = json.loads(
       json.dumps(results.to_json(evaluations[:2]), allow_nan=False))
   assert [part['model_dir'] for part in content] == ['model_x', 'model_y']

@@ -16,8 +16,10 @@ from support import (
 )
 from support.tiny_runs import Page, run_info, write_run
 from tpu_graphs_ext import cli
-from tpu_graphs_ext.engine import evaluate
+from tpu_graphs_ext.data import read
+from tpu_graphs_ext.engine import evaluate, foreign
 from tpu_graphs_ext.report import page, report, runs
+from tpu_graphs_ext.tasks import TILE
 from tpu_graphs_ext.tasks.tile import LoadSettings
 
 UNMEASURED = ['Learning curves', 'Runs']
@@ -62,12 +64,12 @@ def titles(content):
 
 def check_page(content):
   """Well-formed, and needs nothing else."""
-  read = Page(content)
-  assert not read.unclosed and len(read.ids) == len(set(read.ids))
-  assert all(name.startswith('data:') for name in read.outside)
+  shown = Page(content)
+  assert not shown.unclosed and len(shown.ids) == len(set(shown.ids))
+  assert all(name.startswith('data:') for name in shown.outside)
   assert not re.search(r'<script|url\((?!#)|@import|https?://', content)
-  assert read.counts['img'] == content.count(' alt="')
-  return read
+  assert shown.counts['img'] == content.count(' alt="')
+  return shown
 
 
 def test_every_section_and_the_numbers_of_evaluate(trained, tmp_path):
@@ -85,6 +87,19 @@ def test_every_section_and_the_numbers_of_evaluate(trained, tmp_path):
       loading=LoadSettings(models_py=tiny_models.__file__)).micro['slowdown_5']
   assert group.name in content
   assert f'<td class="n">{page.spread(100 * top5, 0.0)}</td>' in content
+
+
+def test_scores_of_one_name_take_no_other_ones_place(trained, tmp_path):
+  group, _ = runs.grouped(runs.find([str(trained / 'out')])[0])
+  scores = {kernel.name: kernel.runtime_ns for kernel in read.read_kernels(
+      str(trained / 'data' / 'valid'))}
+  content = made(
+      [trained / 'out'], tmp_path / 'report.html', num_kernels=0, foreign=[
+          foreign.ForeignRanker(name, TILE, scores) for name in (
+              f'{group.name}.npz', 'a/s.npz', 'b/s.npz', 'mine.npz')])
+  check_page(content)
+  for name in (group.name, f'{group.name}.npz', 'a/s.npz', 'b/s.npz', 'mine'):
+    assert f'>{name}</' in content, name
 
 
 def test_runs_on_different_data_are_not_compared(trained, tmp_path):

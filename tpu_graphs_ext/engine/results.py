@@ -240,13 +240,16 @@ def cells(of: Union[Mapping[str, float], Summary], measures: Iterable[str],
 
 
 def names_of(evaluations: Sequence[Results]) -> list[str]:
-  """The models' classes; with the start of the hash where one comes twice."""
+  """The models' classes, the start of the hash where one comes twice, or all.
+  """
   folders = [os.path.basename(os.path.normpath(result.model_dir)).removeprefix(
       'model_') for result in evaluations]
   classes = [result.model or folder
              for result, folder in zip(evaluations, folders)]
-  return [name if classes.count(name) == 1 else f'{name} {folder[:8]}'
-          for name, folder in zip(classes, folders)]
+  short = [name if classes.count(name) == 1 else f'{name} {folder[:8]}'
+           for name, folder in zip(classes, folders)]
+  return [name if short.count(name) == 1 else f'{cls} {result.model_dir}'
+          for name, cls, result in zip(short, classes, evaluations)]
 
 
 def aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:

@@ -135,14 +135,23 @@ def measured(groups: Sequence[Group], data: str, loading: LoadSettings,
       text = str(error)
       problems.append(text if run.model_dir in text or text.startswith(source)
                       else f'{run.model_dir}: {text}')
-  for ranker in foreign if comparison else ():
+  for name, ranker in named(groups, foreign).items() if comparison else ():
     try:
-      comparison.groups[ranker.class_name] = [Measured(
+      comparison.groups[name] = [Measured(
           None, ranker, evaluate.measure(ranker, comparison.problems, ''))]
     except UserError as error:
       problems.append(str(error))
   problems[:] = dict.fromkeys(problems)
   return comparison if comparison and comparison.groups else None
+
+
+def named(groups: Sequence[Group], foreign: Sequence[evaluate.AnyRanker]
+          ) -> dict[str, evaluate.AnyRanker]:
+  """Scores of other models by name: whole paths where two share one."""
+  names = [*(group.name for group in groups),
+           *(ranker.class_name for ranker in foreign)]
+  return {ranker.name if names.count(ranker.class_name) > 1
+          else ranker.class_name: ranker for ranker in foreign}
 
 
 def _loading_of(task: ShippedTask, run: Run, asked: LoadSettings,

@@ -48,8 +48,8 @@ def report(paths: Sequence[str], *, out: str, data: str = '',
     _log.warning('%s', problem)
   task = groups[0].runs[0].task
   looks = compare.looks_of(
-      [*(group.name for group in groups),
-       *(ranker.class_name for ranker in foreign)], task)
+      [*(group.name for group in groups), *compare.named(groups, foreign)],
+      task)
   content = page.render(
       comparison=comparison and compare.section(comparison, looks),
       kernels=comparison and kernels.section(comparison, num_kernels, looks),
