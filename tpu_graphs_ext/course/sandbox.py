@@ -96,7 +96,10 @@ class Sandbox:
     self.model_dir = os.path.join(handed_in, name)
     copied = [f'{name}/{path}' for path in files.ordinary_files(
         model_dir, MOST_BYTES)]
-    if os.path.lexists(os.path.join(parent, run_file)):
+    if os.path.islink(os.path.join(parent, run_file)):
+      raise UserError(f'{parent}/{run_file}: is a link, which is not followed; '
+                      'put the file itself there')
+    if os.path.exists(os.path.join(parent, run_file)):
       copied.append(run_file)
     for path in copied:
       _copy(os.path.join(parent, path), os.path.join(handed_in, path))
