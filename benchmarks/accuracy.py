@@ -30,6 +30,7 @@ import accuracy_run
 import booster
 from accuracy_run import RunSpec, npz_files
 from machine import cores, machine, shown
+from tables import code_hash
 from tpu_graphs_ext import files, load_models
 from tpu_graphs_ext.course import checkout
 from tpu_graphs_ext.errors import UserError
@@ -107,7 +108,7 @@ def _data_set(name: str, folder: str, args) -> DataSet:
     if not folder:
       from tpu_graphs_ext.sample import write
       settings = write.SampleDataSettings(
-          out=os.path.join(args.work_dir, COMPILED), kernels=args.kernels)
+          out=os.path.join(args.work_dir, COMPILED))
       summary = write.write_sample_data(settings)
       folder, recipe = settings.out, '`tpu-graphs-ext sample-data`, {} kernels'
       print(summary.text(), file=sys.stderr)
@@ -220,7 +221,7 @@ def still_to_run(runs: list[tuple[RunSpec, DataSet]],
   left, changed = [], 0
   for spec, data in runs:
     row = finished.get(accuracy_rows.key_of(dataclasses.asdict(spec)))
-    is_changed = bool(row) and row['models_py'] != _file_hash(spec.models_py)
+    is_changed = bool(row) and row['models_py'] != code_hash(spec.models_py)
     if not row or row['content'] != data.content or (
         is_changed and rerun_changed):
       left.append((spec, data))
@@ -249,15 +250,10 @@ def run_all(left: list[tuple[RunSpec, DataSet]], args,
           'command': args.command, 'name': spec.name,
           'protocol': 'splits' if args.task == 'tile' else 'layout splits',
           'date': datetime.date.today().isoformat(),
-          'models_py': _file_hash(spec.models_py),
+          'models_py': code_hash(spec.models_py),
           'status': 'failed' if error else 'ok', 'error': error,
           **(row or {})})
   return failures
-
-
-def _file_hash(path: str) -> str:
-  with open(path, 'rb') as file:
-    return hashlib.sha256(file.read()).hexdigest()[:12]
 
 
 def _kept_models_py(args) -> str:
@@ -265,7 +261,7 @@ def _kept_models_py(args) -> str:
   original = files.full_path(args.models_py)
   if not os.path.isfile(original):
     raise UserError(f'--models_py={args.models_py}: no such file')
-  copy = os.path.join(args.work_dir, f'models_{_file_hash(original)}.py')
+  copy = os.path.join(args.work_dir, f'models_{code_hash(original)}.py')
   os.makedirs(args.work_dir, exist_ok=True)
   shutil.copyfile(original, copy + '.tmp')
   os.replace(copy + '.tmp', copy)
@@ -294,7 +290,6 @@ def parsed(argv: list[str]) -> argparse.Namespace:
       f'the checkout that {checkout.ROOT_VARIABLE} names. Of layouts a data '
       'root of real files')
   add('--epochs', type=_positive, help='at most; default 100, of layouts 50')
-  add('--kernels', type=int, default=700, help='kernels of the sample data')
   add('--seeds', type=lambda text: [int(part) for part in text.split(',')],
       default='0,1,2', help='comma-separated')
   add('--jobs', type=_positive, default=2,

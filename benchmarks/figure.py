@@ -80,28 +80,22 @@ def _draw_row(axes, height: float, cells: dict[int, tables.Cell]) -> None:
                   xytext=(0, 6), ha='center', fontsize=8, color=COLORS[k])
 
 
-# Left, top, width and lines of each box of the picture; the first line is bold.
-_BOXES = {
-    'files': (0, 9, 2.5, ('TpuGraphs .npz', 'tuning data .pb', 'sample-data')),
-    'programs': (0, 5.6, 2.5, ('Your program', 'JAX, TensorFlow,',
-                               'HLO, StableHLO')),
-    'compiler': (3.3, 5.6, 2.5, ('hlo/', "Google's TPU compiler",
-                                 'features of kernels')),
-    'data': (3.3, 9, 2.5, ('data/', 'read, checked,', 'cached, scaled')),
-    'models': (6.6, 9, 2.8, ('models.py', 'layout_models.py',
-                             'what a student hands in')),
-    'analytic': (6.6, 5.6, 2.8, ('analytic/', 'geometry as arrays, legal',
-                                 'tiles, blocks, machines')),
-    'engine': (10.2, 9, 2.8, ('engine/ + tasks/', 'train, score, evaluate,',
-                              'predict, rank')),
-    'serving': (10.2, 5.6, 2.8, ('serving/', 'CostModel, rank, kernels,',
-                                 'export')),
-    'student': (13.9, 9.9, 3, ('Student', 'course/: doctor, verify,',
-                               'package, kaggle-csv')),
-    'researcher': (13.9, 7.75, 3, ('Researcher', 'report/, sweep/,',
-                                   'evaluate, foreign models')),
-    'engineer': (13.9, 5.6, 3, ('Compiler engineer', 'tiles and blocks to',
-                                'time first'))}
+# Name, left, top, width and lines of each box; the first line is bold.
+_BOXES = {name: (float(left), float(top), float(width), text.split('|'))
+          for name, left, top, width, text in (
+              line.split(maxsplit=4) for line in """
+files 0 9 2.5 TpuGraphs .npz|tuning data .pb|sample-data
+programs 0 5.6 2.5 Your program|JAX, TensorFlow,|HLO, StableHLO
+compiler 3.3 5.6 2.5 hlo/|Google's TPU compiler|features of kernels
+data 3.3 9 2.5 data/|read, checked,|cached, scaled
+models 6.6 9 2.8 models.py|layout_models.py|what a student hands in
+analytic 6.6 5.6 2.8 analytic/|geometry as arrays, legal|tiles, blocks, machines
+engine 10.2 9 2.8 engine/ + tasks/|train, score, evaluate,|predict, rank
+serving 10.2 5.6 2.8 serving/|CostModel, rank, kernels,|export
+student 13.9 9.9 3 Student|course/: doctor, verify,|package, kaggle-csv
+researcher 13.9 7.75 3 Researcher|report/, sweep/,|evaluate, foreign models
+engineer 13.9 5.6 3 Compiler engineer|tiles and blocks to|time first
+""".strip().splitlines())}
 _ARROWS = (('files', 'data'), ('programs', 'compiler'), ('compiler', 'data'),
            ('data', 'models'), ('models', 'engine'), ('models', 'analytic'),
            ('compiler', 'analytic'), ('analytic', 'serving'),

@@ -83,13 +83,13 @@ def of_programs(folder: str, tpu: str, but: list[str]) -> Iterator[Weighed]:
 
 def _weighed(loops, window, logged) -> Iterator[Weighed]:
   """Of rows [output bounds, kernel bounds, cycles, memory of products]."""
-  default = list(window.output_bounds), list(window.kernel_bounds)
+  default = [[*window.output_bounds], [*window.kernel_bounds]]
   logged = [row for row in logged
-            if list(map(len, row[:2])) == list(map(len, default))]
-  place = [row[:2] for row in logged].index(list(default)) if (
-      list(default) in [row[:2] for row in logged]) else -1
-  if place < 0 or len(default[0]) != loops.rank:
+            if [*map(len, row[:2])] == [*map(len, default)]]
+  tiles = [row[:2] for row in logged]
+  if default not in tiles or len(default[0]) != loops.rank:
     return
+  place = tiles.index(default)
   cycles = np.array([row[2] for row in logged])
   tiles = loops.tiles(*(np.array([row[side] for row in logged]).reshape(
       len(logged), -1) for side in (0, 1)))

@@ -1,13 +1,13 @@
 """Measures the model in the package: the tables of docs/pretrained.md.
 
   python benchmarks/pretrained.py --data DIR --real FILE.pb \\
-      --row seeds=out/model_1,out/model_2 --row EarlyJoinSAGE=out/model_3 \\
-      --seeds 1,2,3
+      --row EarlyJoinSAGE=out/model_1,out/model_2 --seeds 1,2,3
 
-DIR is what `tpu-graphs-ext sample-data --kernels all` writes; the models were
-trained on it, one for each seed. With --tpu v6e and that generation's data, the
-package's models for it and for a TPU v3 are measured. LightGBM is trained here,
-and the analytic part is `AnalyticTileModel` with its constants as they are.
+DIR is what `tpu-graphs-ext sample-data --kernels all` writes; the models of a
+row were trained on it, one for each seed. With --tpu v6e and that generation's
+data, the package's models for it and for a TPU v3 are measured. LightGBM is
+trained here, and the analytic part is `AnalyticTileModel` with its constants as
+they are.
 Rows go to results/numbers.csv, of which `tables.py --write` makes the page.
 Last it prints what the analytic time tells of gains over the default tile.
 """

@@ -26,6 +26,15 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 PARTS = ('ranking', 'memory', 'training', 'serving', 'loading')
 
 
+def baseline() -> str:
+  """The checkout to compare with."""
+  root = checkout.find()
+  if not root:
+    raise UserError(f'{checkout.ROOT_VARIABLE} names no checkout of the '
+                    'baseline to compare with')
+  return root
+
+
 def main(arguments: list[str] | None = None) -> int:
   """Runs the chosen parts and writes the table; returns the exit code."""
   arguments = sys.argv[1:] if arguments is None else arguments
@@ -34,10 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
   args = _parsed(arguments)
   try:
-    root = checkout.find()
-    if not root:
-      raise UserError(f'{checkout.ROOT_VARIABLE} names no checkout of the '
-                      'baseline to compare with')
+    root = baseline()
     for part in args.parts.split(','):
       if part not in PARTS:
         raise UserError(f'--parts={args.parts}: there is no part {part!r}; '

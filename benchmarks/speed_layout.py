@@ -23,7 +23,6 @@ import json
 import os
 import shlex
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -32,7 +31,8 @@ import numpy as np
 from tqdm import tqdm
 
 import tables
-from tpu_graphs_ext.course import checkout
+from speed import baseline
+from speed_parts import peak_mib, run_worker
 from tpu_graphs_ext.errors import UserError
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -57,10 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
                       help='rank no more than this many; -1: all')
   args = parser.parse_args(arguments)
   try:
-    root = checkout.find()
-    if not root:
-      raise UserError(f'{checkout.ROOT_VARIABLE} names no checkout of the '
-                      'baseline to compare with')
+    root = baseline()
     if not os.path.isfile(args.file):
       raise UserError(f'{args.file}: no such file; give an .npz of layouts')
     answers, difference = measured(root, args)
@@ -82,21 +79,12 @@ def measured(root: str, args) -> tuple[dict[str, list], float]:
     for repeat in tqdm(range(args.repeats), disable=None):
       # Ours first, because it leaves its weights; then in turn.
       for side in SIDES[::-1] if repeat % 2 == 0 else SIDES:
-        answers[side].append(_run(
-            side, root, args.file, folder, str(args.most_configs)))
+        answers[side].append(run_worker(
+            side, root, args.file, folder, str(args.most_configs),
+            script='speed_layout.py'))
     theirs, ours = (np.load(os.path.join(folder, f'{side}.npy'))
                     for side in SIDES)
   return answers, float(np.abs(ours - theirs).max() / np.abs(theirs).max())
-
-
-def _run(side: str, *arguments: str) -> dict[str, dict[str, float]]:
-  """What a process of one side answers."""
-  done = subprocess.run(
-      [sys.executable, os.path.abspath(__file__), '--worker', side, *arguments],
-      stdout=subprocess.PIPE, encoding='utf-8', check=False)
-  if done.returncode:
-    raise UserError(f'measuring {side} failed; its own messages are above')
-  return json.loads(done.stdout.splitlines()[-1])
 
 
 def rows_of(answers: dict[str, list]) -> dict[str, dict[str, float]]:
@@ -152,18 +140,17 @@ class _Cost:
   """Times and memory from now on."""
 
   def __init__(self):
-    from speed_parts import peak_mib
     with contextlib.suppress(OSError):  # Linux then counts the peak anew.
       with open('/proc/self/clear_refs', 'w', encoding='ascii') as file:
         file.write('5')
-    self._peak, self._had = peak_mib, peak_mib()
+    self._had = peak_mib()
     self._clocks = time.perf_counter(), time.process_time()
 
   def since_start(self, runs: int = 1) -> dict[str, float]:
     start, processor = self._clocks
     return {'seconds': (time.perf_counter() - start) / runs,
             'processor seconds': (time.process_time() - processor) / runs,
-            'memory': self._peak() - self._had}
+            'memory': peak_mib() - self._had}
 
 
 def _reader():

@@ -10,7 +10,6 @@ import importlib
 import json
 import os
 import re
-import resource
 import statistics
 import subprocess
 import sys
@@ -44,14 +43,15 @@ def row(subject: str, case: str, measure: str, value: float,
           'value': float(value), 'unit': unit}
 
 
-def run_worker(name: str, *arguments: str, **variables: str) -> Rows:
-  """Rows of a function of this module, in a process of its own.
+def run_worker(name: str, *arguments: str, script: str = 'speed.py',
+               **variables: str) -> Any:
+  """What a function of a script answers, in a process of its own.
 
   Raises:
     UserError: the process failed; its own messages are above.
   """
   done = subprocess.run(
-      [sys.executable, os.path.join(PROJECT, 'benchmarks', 'speed.py'),
+      [sys.executable, os.path.join(PROJECT, 'benchmarks', script),
        '--worker', name, *arguments], stdout=subprocess.PIPE, check=False,
       encoding='utf-8', env={**os.environ, **variables})
   if done.returncode:
@@ -207,8 +207,8 @@ def memory(root: str) -> Rows:
 def one_kernel(name: str, configs: str, root: str) -> Rows:
   """Peak memory of a process that ranks one kernel of 150 nodes.
 
-  Beside the peak stands what part of it files are: the same libraries take 290
-  MiB of it on one machine and 350 on another, by how much Linux maps at a time.
+  Files are a part of it: the same libraries take 290 MiB on one machine and 350
+  on another, by how much Linux maps at a time.
   """
   subject, case = 'TensorFlow alone', 'imported'
   if not root:
@@ -219,9 +219,7 @@ def one_kernel(name: str, configs: str, root: str) -> Rows:
     kernels = [random_kernel(150, int(configs))]
     graphs = _graphs_of(kernels)
     _rank_all(_built(name, root, kernels, graphs[0]), graphs, kernels)
-  return [row(subject, case, 'peak of the process', peak_mib(), 'MiB'),
-          row(subject, case, 'of it mapped files', _status_mib('RssFile'),
-              'MiB')]
+  return [row(subject, case, 'peak of the process', peak_mib(), 'MiB')]
 
 
 def peak_mib() -> float:
@@ -230,16 +228,8 @@ def peak_mib() -> float:
   Where Linux keeps it for a program: `getrusage` counts what the process had
   before it started this program, as a copy of its parent.
   """
-  return _status_mib('VmHWM') or (
-      resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
-
-
-def _status_mib(field: str) -> float:
-  """A field of what Linux says of this process, MiB; 0 on other systems."""
-  if not os.path.exists('/proc/self/status'):
-    return 0.0
   with open('/proc/self/status', encoding='ascii') as file:
-    (kib,) = (line.split()[1] for line in file if line.startswith(field))
+    (kib,) = (line.split()[1] for line in file if line.startswith('VmHWM'))
   return int(kib) / 1024
 
 
@@ -315,13 +305,8 @@ def training(root: str, data_root: str) -> Rows:
           root, data_root, os.path.join(PROJECT, 'models.py'), name)
       steps['ours, own host', name] += [
           each['value'] for each in run_worker('host_steps', name, data_root)]
-  medians = {key: statistics.median(values) for key, values in steps.items()}
-  return [
-      *(row(name, label, 'step', median, 'ms')
-        for (label, name), median in medians.items()),
-      *(row(name, label, f'step over the baseline\'s {REFERENCE}',
-            median / medians['baseline', REFERENCE], 'times')
-        for (label, name), median in medians.items())]
+  return [row(name, label, 'step', statistics.median(values), 'ms')
+          for (label, name), values in steps.items()]
 
 
 def _script_steps(root, data_root, models_py, name) -> list[float]:
@@ -368,10 +353,7 @@ def loading(root: str, data_root: str) -> Rows:
   with tempfile.TemporaryDirectory() as cache:
     rows = [each for case in ('first read', 'from the cache')
             for each in run_worker('one_read', case, data_root, cache)]
-  theirs = run_worker('their_read', root, data_root)
-  return [*rows, *theirs, *(
-      row('ratio', our['case'], our['measure'], our['value'] / their['value'],
-          'of the baseline') for our, their in zip(rows, theirs))]
+  return [*rows, *run_worker('their_read', root, data_root)]
 
 
 def one_read(case: str, data_root: str, cache: str) -> Rows:

@@ -1,8 +1,8 @@
 """Predicts the traces of docs/traces.md: python benchmarks/traces.py [FOLDER].
 
-Measures anew the rows of traces.csv whose traces are in the folder, and prints
-the page's table of the rows and their errors by kind. Of `host_steps` only the
-host's constants are taken, where kernels are learned from a sweep.
+Measures anew the rows of results/traces.csv whose traces are in the folder, and
+prints the page's table of the rows and their errors by kind. Of `host_steps`
+only the host's constants are taken, where kernels are learned from a sweep.
 """
 import csv
 import dataclasses
@@ -14,7 +14,7 @@ import sys
 
 from tpu_graphs_ext.traces import analysis, kineto, replay
 
-FILE = pathlib.Path(__file__).with_suffix('.csv')
+FILE = pathlib.Path(__file__).parent / 'results' / 'traces.csv'
 COLUMNS = 'kernels', 'seen', 'mean', 'geometric', 'step', 'known'
 calibrated = functools.lru_cache(maxsize=1)(analysis.calibrated)
 read = functools.lru_cache(maxsize=1)(kineto.read)

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from support.places import BENCHMARKS
-from support.tiny_hlo import elementwise
+from support.tiny_hlo import tiled
 
 sys.path.insert(0, str(BENCHMARKS))
 
@@ -19,10 +19,7 @@ WHOLE, HALF, QUARTER = [8192, 8], [128, 8], [64, 8]
 @pytest.fixture
 def folder(tmp_path):
   """One kernel, f32 [65536, 1024], and the tiles that were weighed for it."""
-  module = elementwise([65536, 1024])
-  module.computations[0].instructions[1].backend_config = json.dumps({
-      'window_config': {'output_window_bounds': ['128', '8'],
-                        'estimated_cycles': '100'}}).encode()
+  module = tiled([65536, 1024], HALF, 100)
   weighed = [[WHOLE, [], 90],  # It would be taken if it fitted.
              [[4096, 8], [], 200],  # 128 MiB in, and as many out.
              [HALF, [], 100], [QUARTER, [], 150], [[1, 1], [], 10 ** 12]]

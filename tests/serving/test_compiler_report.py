@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from support.places import PROJECT
-from support.tiny_hlo import elementwise
+from support.tiny_hlo import tiled
 from tpu_graphs_ext import cli
 from tpu_graphs_ext.serving import compiler_report
 
@@ -17,12 +17,8 @@ from tpu_graphs_ext.serving import compiler_report
 @pytest.fixture
 def path(tmp_path):
   """An optimised program of one kernel."""
-  module = elementwise([32, 256])
-  module.computations[0].instructions[1].backend_config = json.dumps({
-      'window_config': {'output_window_bounds': ['4', '2'],
-                        'estimated_cycles': '1500'}}).encode()
   path = tmp_path / 'a.after_optimizations.hlo.pb'
-  path.write_bytes(module.SerializeToString())
+  path.write_bytes(tiled([32, 256], [4, 2], 1500).SerializeToString())
   return str(path)
 
 

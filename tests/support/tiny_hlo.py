@@ -1,5 +1,7 @@
 """Hand-made HLO modules of one kernel each."""
 
+import json
+
 from tpu_graphs_ext.hlo import lowering, protos
 
 
@@ -27,6 +29,15 @@ def elementwise(dims, layout=None, element_type='F32', opcode='tanh'):
   entry = module.computations.add(id=1, root_id=11)
   add(entry, 10, 'parameter', dims, layout, element_type=element_type)
   add(entry, 11, opcode, dims, layout, [10], element_type)
+  return module
+
+
+def tiled(dims, bounds, cycles):
+  """`elementwise` as optimised: with the compiler's tile and estimate."""
+  module = elementwise(dims)
+  module.computations[0].instructions[1].backend_config = json.dumps({
+      'window_config': {'output_window_bounds': list(map(str, bounds)),
+                        'estimated_cycles': str(cycles)}}).encode()
   return module
 
 
