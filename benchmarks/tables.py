@@ -85,11 +85,10 @@ def put(table: str, rows: Mapping[str, Mapping[str, Union[
                   datetime.date.today().isoformat(), machine(), shown(command)))
   frame = pandas.DataFrame(new, columns=COLUMNS)
   old = _read('numbers.csv')
-  if whole:
-    old = old[old['table'] != table]
   replaced = set(zip(frame['table'], frame['row']))
   # New values take the place of the old ones: pages list rows in this order.
-  kept = old[[key not in replaced for key in zip(old['table'], old['row'])]]
+  kept = old[[key not in replaced and not (whole and key[0] == table)
+              for key in zip(old['table'], old['row'])]]
   place = {key: number for number, key in enumerate(
       dict.fromkeys(zip(old['table'], old['row'])))}
   merged = pandas.concat([kept, frame])

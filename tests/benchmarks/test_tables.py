@@ -51,7 +51,11 @@ def test_rows_are_replaced_in_their_place(tmp_path, monkeypatch):
   tables.put('t', {'a': {'x': [1, 2, 6]}}, 'benchmarks/tables.py', 'run me')
   tables.put('u', {'a': {'x': 1}}, 'benchmarks/tables.py', 'run me')
   tables.put('u', {'b': {'x': 2}}, 'benchmarks/tables.py', 'run me', whole=True)
+  tables.put('t', {'a': {'x': [1, 2, 6]}, 'b': {'x': 2.0, 'y': 5}},
+             'benchmarks/tables.py', 'run me', whole=True)
   assert list(tables.of_numbers('u')) == ['b']
+  assert list(pandas.read_csv(tmp_path / 'numbers.csv')['table']) == [
+      't', 't', 't', 'u']
   cells = tables.of_numbers('t')
   assert list(cells) == ['a', 'b'] and cells['b']['y'].value == 5
   lines = tables.text_of(tables.View(
