@@ -18,6 +18,9 @@ def test_products_and_convolutions():
   cost = costs.cost_of(product(64, 256, 512))
   assert cost.flops == 2 * 64 * 256 * 512
   assert cost.bytes == 4 * (64 * 256 + 256 * 512 + 64 * 512)
+  for element_type, size in ('F8E5M2', 1), ('F8E4M3FN', 1), ('F16', 2):
+    assert costs.cost_of(product(64, 256, 512, element_type=element_type)
+                         ).bytes == cost.bytes / 4 * size
   # Each of 32 x 4 x 4 x 384 results: 3 x 3 taps of 256 features, one addition.
   assert costs.cost_of(convolution()).flops == (
       32 * 4 * 4 * 384 * (2 * 9 * 256 + 1))

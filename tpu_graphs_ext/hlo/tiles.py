@@ -26,7 +26,7 @@ _BYTES = {'PRED': 1, 'S8': 1, 'U8': 1, 'S16': 2, 'U16': 2, 'F16': 2,
 
 def element_bytes(type_name: str) -> int:
   """Bytes of one element of a type, by XLA's name; 4 if unknown."""
-  return _BYTES.get(type_name, 4)
+  return 1 if type_name.startswith('F8') else _BYTES.get(type_name, 4)
 
 
 def layout_units(sizes: Sequence[int]) -> list[int]:
