@@ -233,8 +233,13 @@ def test_a_generation_with_its_own_model_takes_it(
   model = CostModel.load(tpu='TPU v6 lite')
   assert model.name == 'pretrained:v6e'
   assert model.__reduce__()[1] == ('pretrained:v6e', LoadSettings())
-  with pytest.raises(UserError, match="'v9' is not a TPU generation"):
-    CostModel.load(tpu='v9')
+  for name, tpu, rule in (
+      ('pretrained', 'v9', "'v9' is not a TPU generation"),
+      ('out/model_a', 'v9', "'v9' is not a TPU generation"),
+      ('pretrained:v6e', 'v3', "tpu='v3': chooses .* leave it out to load "
+       'pretrained:v6e')):
+    with pytest.raises(UserError, match=rule):
+      CostModel.load(name, tpu=tpu)
   data = tmp_path / 'data' / 'valid'
   path = saved_run.KERNELS[0].save(str(data))
   for flags, name in (
@@ -242,6 +247,13 @@ def test_a_generation_with_its_own_model_takes_it(
       (['--tpu=v6e', '--dir=pretrained:v3'], 'pretrained:v3')):
     assert cli.main(['evaluate', *flags, f'--data={data}', '--json']) == 0
     assert json.loads(capsys.readouterr().out)['model_dir'] == name
+  several = f'--dir=pretrained,{saved_model_dir}'
+  assert cli.main(['evaluate', several, '--tpu=v6e', f'--data={data}',
+                   '--json']) == 0
+  assert [row['model_dir'] for row in json.loads(capsys.readouterr().out)] == [
+      'pretrained:v6e', saved_model_dir]
+  assert cli.main(['evaluate', '--tpu=v9', f'--dir={saved_model_dir}']) == 1
+  assert "'v9' is not a TPU generation" in capsys.readouterr().err
   # Sample data say what they were compiled for.
   (tmp_path / 'data' / 'sample_data.json').write_text(
       '{"settings": {"tpu": "v6e"}}')
@@ -249,23 +261,46 @@ def test_a_generation_with_its_own_model_takes_it(
   assert json.loads(capsys.readouterr().out)['model_dir'] == (
       'pretrained:v6e')
   loaded = []
-  with mock.patch.object(tile_search.scoring, 'load_ranker',
-                         lambda name, _: loaded.append(name) or model._ranker):
-    assert cli.main(['rank', '--tpu=v6e', path]) == 0
-  assert loaded == ['pretrained:v6e']
+
+  def load(name, _):
+    loaded.append(name)
+    return model._ranker
+
+  with mock.patch('tpu_graphs_ext.engine.scoring.load_ranker', load), (
+      mock.patch('tpu_graphs_ext.engine.rank.load_ranker', load)):
+    for flags in (['--tpu=v6e', path], ['--dir=pretrained:v6e', path],
+                  [f'--data={data}']):
+      assert cli.main(['rank', *flags]) == 0
+      assert 'not checked' not in capsys.readouterr().out
+    assert cli.main(['rank', path]) == 0
+    saved_run.KERNELS[0].save(str(tmp_path / 'data' / 'test'))
+    assert cli.main(['predict', f'--data_root={data.parent}',
+                     f'--out={tmp_path}/a.csv']) == 0
+  assert loaded == 3 * ['pretrained:v6e'] + ['pretrained', 'pretrained:v6e']
 
 
 def test_a_program_for_another_generation_than_the_models_is_said(pretrained):
   ranker = scoring.load_ranker('pretrained', LoadSettings())
-  source = kernel_sources.Source('f', [], ['note'], [], ['doubt'], 'v6e')
+  source = kernel_sources.Source('f', [], ['note'], [], 'v6e')
   assert tile_search.notes_of(ranker, source) == [
-      'note', 'doubt', "ranked by a TPU v3's model; not checked for v6e"]
+      'note', 'ranked by the model of a TPU v3; not checked for v6e']
   os.mkdir(os.path.join(names.FOLDER, 'v6e'))
-  assert tile_search.notes_of(ranker, source)[2] == (
-      "ranked by a TPU v3's model; load v6e's own: CostModel.load(tpu='v6e')")
-  for other in (dataclasses.replace(source, tpu='v3'),
-                dataclasses.replace(source, tpu='')):
-    assert tile_search.notes_of(ranker, other) == ['note', 'doubt']
+  has_own = 'has its own: --dir pretrained, or in Python CostModel.load(tpu='
+  assert tile_search.notes_of(ranker, source)[1] == (
+      f"ranked by the model of a TPU v3; v6e {has_own}'v6e')")
+  for tpu in 'v3', '':
+    assert tile_search.notes_of(
+        ranker, dataclasses.replace(source, tpu=tpu)) == ['note']
+  # A v3's model has no generation in its name.
+  assert tile_search.notes_of(
+      dataclasses.replace(ranker, tpu='v6e'),
+      dataclasses.replace(source, tpu='v3'))[1] == (
+          f"ranked by the model of a TPU v6e; v3 {has_own}'v3')")
+  assert tile_search.notes_of(
+      ranker, dataclasses.replace(source, tpu='v4')) == [
+          'note', 'legal tiles and analytic time for a TPU v4 are inferred '
+          "from other generations' and not checked",
+          'ranked by the model of a TPU v3; not checked for v4']
 
 
 def test_weights_that_do_not_fit_models_py(pretrained):

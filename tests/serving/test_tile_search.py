@@ -244,7 +244,7 @@ def test_the_command(source_kernel, tmp_path, monkeypatch, capsys):
       '     analytic time 1.3 us, 0.0 % against the default; 64.0 KiB on chip',
       '     1 step, 64.0 KiB moved (1.00 x the least), padding 0 %, bound by '
       'launching it']
-  assert lines[8].startswith('  default, fastest by the TPU v3 formula')
+  assert lines[8].startswith('  default, fastest by the formula')
   assert cli.main([*command, 'none.pb', '--json', '--all']) == 1
   printed = capsys.readouterr()
   assert printed.err.splitlines()[-1] == (

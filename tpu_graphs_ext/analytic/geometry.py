@@ -19,6 +19,7 @@ from tpu_graphs_ext import load_models
 from tpu_graphs_ext.analytic.machines import MACHINES, Machine
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel
+from tpu_graphs_ext.data.schema import DEFAULT_TPU
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo.tiles import LANES
 
@@ -48,7 +49,7 @@ class Loops:
     is_product, is_pooling: whether there is one; whether windows are reduced.
   """
 
-  def __init__(self, nest: Any, machine: Machine = MACHINES['v3']):
+  def __init__(self, nest: Any, machine: Machine = MACHINES[DEFAULT_TPU]):
     self.nest = nest._replace(hardware=nest.hardware._replace(
         matrix_side=np.float32(machine.matrix_unit)))
     self.machine = machine
@@ -149,7 +150,7 @@ class Loops:
 
 
 def loops_of(kernels: Sequence[Kernel],
-             machine: Machine = MACHINES['v3']) -> list[Loops]:
+             machine: Machine = MACHINES[DEFAULT_TPU]) -> list[Loops]:
   """The loop nest of each kernel; columns that it lacks count as 0.
 
   Raises UserError for a kernel without nodes, or with edges to others.

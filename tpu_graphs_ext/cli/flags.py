@@ -20,6 +20,7 @@ import typing
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, Optional
 
+from tpu_graphs_ext.data.schema import DEFAULT_TPU
 from tpu_graphs_ext.engine.settings import Loading
 from tpu_graphs_ext.errors import UserError, shortened
 from tpu_graphs_ext.files import path_flag
@@ -163,6 +164,22 @@ def any_model_flag(task: ShippedTask, names: str = '--dir',
                     else more, **options)
 
 
+def models_for(names: Iterable[str], tpu: str, data: str = '') -> list[str]:
+  """The models, with `pretrained` as that of a generation.
+
+  `tpu` is the generation as the user names it; '': as sample data in the folder
+  `data` say, else v3.
+  """
+  from tpu_graphs_ext.engine import pretrained
+  from tpu_graphs_ext.hlo import libtpu
+  tpu = libtpu.generation(tpu) if tpu else ''
+  if not tpu and data:
+    from tpu_graphs_ext.sample import write
+    tpu = write.tpu_of(os.path.expanduser(data))
+  return [pretrained.name_for(tpu) if name == pretrained.NAME else name
+          for name in names]
+
+
 def foreign_flags(task: ShippedTask) -> Iterable[Flag]:
   """Name what models of other frameworks say."""
   yield path('--scores', 'FILE.npz', 'scores of another model: an array '
@@ -195,14 +212,21 @@ TASK = choice('--task', TASKS, ' or '.join(
 JSON = switch('--json', 'print JSON instead of text')
 
 
-OF_PROGRAMS = (
-    flag('--shapes', 'SHAPES', "of the function's arguments, such as "
-         "'f32[512,1024] bf16[1024]', or the name of a function in the same "
-         'module that returns the arguments', ''),
-    flag('--tpu', 'GENERATION', 'compile for this generation: v2, v3, v4, v5e, '
-         'v5p, v6e or v7x. Needs the extra [tpu]', 'v3'),
-    flag('--jax_python', 'PYTHON', 'Python of an environment with JAX, which '
-         'lowers functions of JAX and reads HLO text; empty: this Python', ''))
+def of_programs(tpu: str = 'compile for this generation', empty: str = ''
+                ) -> list[Flag]:
+  """Flags of verbs that compile.
+
+  `tpu` says what --tpu is for, and `empty` what it is by default; '': v3.
+  """
+  return [
+      flag('--shapes', 'SHAPES', "of the function's arguments, such as "
+           "'f32[512,1024] bf16[1024]', or the name of a function in the same "
+           'module that returns the arguments', ''),
+      flag('--tpu', 'GENERATION', f'{tpu}: v2, v3, v4, v5e, v5p, v6e or v7x'
+           f'{empty}. Needs the extra [tpu]', '' if empty else DEFAULT_TPU),
+      flag('--jax_python', 'PYTHON', 'Python of an environment with JAX, which '
+           'lowers functions of JAX and reads HLO text; empty: this Python',
+           '')]
 
 
 def of_settings(settings_class: type, *without: str) -> list[Flag]:

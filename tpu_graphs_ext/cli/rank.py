@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from tpu_graphs_ext.cli import flags
 from tpu_graphs_ext.cli.flags import JSON, flag, path, positive, switch
+from tpu_graphs_ext.data.schema import DEFAULT_TPU
 from tpu_graphs_ext.engine import pretrained
 from tpu_graphs_ext.engine.settings import TOP_CONFIGS
 from tpu_graphs_ext.errors import UserError
@@ -22,7 +23,10 @@ _OF_TILES = (
     path('files', 'FILE', 'rank all legal tiles of its kernels, timed or not: '
          'an .npz, tuning data, HLO as protobuf or text, or module:function of '
          'TensorFlow or JAX', nargs='*'),
-    *flags.OF_PROGRAMS,
+    *flags.of_programs(
+        'compile and rank for this generation',
+        "; empty: that of the pretrained model, which without FILE is sample "
+        "data's, else v3"),
     flag('--blocks', 'BLOCKS', 'for a function that is one matrix product: '
          'rank the blocks of a Pallas kernel instead of tiles; bm x bk x bn in '
          "elements, such as '128x1024x512 256x512x512', or `usual` for those "
@@ -67,10 +71,12 @@ def _flags(task: ShippedTask) -> Iterator[flags.Flag]:
             '--dir latest --data DATA/valid --top_k=3', flags=_flags)
 def rank(args: Namespace) -> int:
   args.top_k = None if args.all else args.top_k
-  if args.dir == pretrained.NAME and hasattr(args, 'tpu'):
-    args.dir = pretrained.name_for(libtpu.generation(args.tpu))
   if flags.task_of(args).has_geometry:
     _check(args)
+    [args.dir] = flags.models_for([args.dir], args.tpu, '' if args.files else (
+        args.data or flags.loading(args).data_root))
+    args.tpu = libtpu.generation(
+        args.tpu or pretrained.tpu_of(args.dir) or DEFAULT_TPU)
     if args.out:
       return _with_workers(args)
     if args.blocks:
@@ -169,7 +175,8 @@ def _require_model(folder: str) -> None:
     'dump.hlo.pb --tpu=v6e --csv', flags=[
         path('files', 'PROGRAM', 'HLO as protobuf or text, StableHLO, or '
              'module:function of TensorFlow or JAX', nargs='+'),
-        *flags.OF_PROGRAMS, JSON, switch('--csv', 'print CSV instead of text')])
+        *flags.of_programs(), JSON,
+        switch('--csv', 'print CSV instead of text')])
 def kernels(args: Namespace) -> int:
   from tpu_graphs_ext.hlo import kernel_sources
   from tpu_graphs_ext.serving import compiler_report
@@ -180,7 +187,7 @@ def kernels(args: Namespace) -> int:
       try:
         source = kernel_sources.compiled(opened, progress)
         faults += source.faults if not source.kernels else []
-        reports.append(compiler_report.report_of(source, opened.tpu))
+        reports.append(compiler_report.report_of(source))
       except UserError as error:
         faults.append(str(error))
   reports = [report for report in reports if report.kernels or report.notes]

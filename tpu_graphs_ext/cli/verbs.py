@@ -72,21 +72,16 @@ def evaluate(args: Namespace) -> None:
     raise UserError('--dir: name a model, or the scores of another with '
                     '--scores or --predictions')
   flags.few_threads(args)
-  from tpu_graphs_ext.engine import evaluate, pretrained, results
-  from tpu_graphs_ext.hlo import libtpu
-  from tpu_graphs_ext.sample import write
+  from tpu_graphs_ext.engine import evaluate, results
   evaluation = task.evaluation
   if args.csv:
     evaluation.CSV.check(args.csv)
   loading = flags.loading(args)
   rankers = flags.foreign(args, loading)
-  named = args.dir or ([] if rankers else [pretrained.NAME])
-  if pretrained.NAME in named:
-    tpu = libtpu.generation(args.tpu) if args.tpu else write.tpu_of(
-        args.data or loading.data_root)
-    named[named.index(pretrained.NAME)] = pretrained.name_for(tpu)
+  named = ','.join(args.dir or ([] if rankers else ['pretrained']))
   evaluations = evaluate.evaluate_all(
-      [model_dir for text in named for model_dir in text.split(',')],
+      flags.models_for(filter(None, named.split(',')), getattr(args, 'tpu', ''),
+                       args.data or loading.data_root),
       args.data, loading=loading, ks=args.top_k, foreign=rankers)
   if args.csv:
     evaluation.CSV.write(args.csv, results.to_csv(evaluations))
@@ -110,7 +105,9 @@ def _predict_flags(task: ShippedTask) -> Iterator[flags.Flag]:
 def predict(args: Namespace) -> None:
   flags.few_threads(args)
   from tpu_graphs_ext.engine import rank
-  print(rank.predict(args.dir, out=args.out, loading=flags.loading(args),
+  loading = flags.loading(args)
+  [model_dir] = flags.models_for([args.dir], '', loading.data_root)
+  print(rank.predict(model_dir, out=args.out, loading=loading,
                      top_configs=getattr(args, 'top_configs', None)))
 
 
@@ -148,7 +145,7 @@ def check_data(args: Namespace) -> int:
                      "the compiler's tile and no time; or the CSV of "
                      'run_scripts/time_modules.py', nargs='+'),
                 path('--out', 'DIR', 'folder for the .npz files',
-                     required=True), *flags.OF_PROGRAMS])
+                     required=True), *flags.of_programs()])
 def featurize(args: Namespace) -> int:
   from tpu_graphs_ext.hlo import featurize
   written, faults = featurize.featurize(

@@ -15,6 +15,7 @@ SPLITS = ('train', 'valid', 'test')
 PUBLISHED_KERNELS = {'train': 5709, 'valid': 676, 'test': 844}
 # The file by which `tpu-graphs-ext sample-data` marks its data root.
 SAMPLE_DATA_MARK = 'sample_data.json'
+DEFAULT_TPU = 'v3'  # What the data set was timed on.
 
 
 class Field(NamedTuple):

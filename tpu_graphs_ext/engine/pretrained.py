@@ -9,24 +9,24 @@ from __future__ import annotations
 import glob
 import os
 
+from tpu_graphs_ext.data.schema import DEFAULT_TPU
 from tpu_graphs_ext.errors import UserError
 
 NAME = 'pretrained'
 # <generation>/model_<hash>, beside its run file.
 FOLDER = os.path.join(
     os.path.dirname(os.path.dirname(os.path.abspath(__file__))), NAME)
-_DEFAULT_TPU = 'v3'
 
 
 def tpu_of(name: str) -> str:
   """The generation of a model of the package; '' for a folder's name."""
   first, _, tpu = name.partition(':')
-  return (tpu or _DEFAULT_TPU) if first == NAME else ''
+  return (tpu or DEFAULT_TPU) if first == NAME else ''
 
 
 def name_for(tpu: str) -> str:
   """The name of the model for a generation: its own, else a v3's."""
-  has_own = tpu != _DEFAULT_TPU and tpu in os.listdir(FOLDER)
+  has_own = tpu != DEFAULT_TPU and tpu in os.listdir(FOLDER)
   return f'{NAME}:{tpu}' if has_own else NAME
 
 

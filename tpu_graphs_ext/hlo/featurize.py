@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tpu_graphs_ext import files
+from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.errors import UserError, reason_of
 from tpu_graphs_ext.hlo import (
@@ -26,7 +27,7 @@ _COLUMNS = b'module,runtime_ns'  # Of run_scripts/time_modules.py.
 
 
 def featurize(paths: Sequence[str], out_dir: str,
-              tpu: str = kernel_sources.DEFAULT_TPU, jax_python: str = '',
+              tpu: str = schema.DEFAULT_TPU, jax_python: str = '',
               shapes: str = '') -> tuple[list[str], list[str]]:
   """Writes the kernels of files; (paths of the .npz files, messages of faults).
 

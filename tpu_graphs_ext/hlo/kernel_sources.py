@@ -25,6 +25,7 @@ import numpy as np
 from tpu_graphs_ext import files
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel, readable
+from tpu_graphs_ext.data.schema import DEFAULT_TPU
 from tpu_graphs_ext.errors import UserError, shortened
 from tpu_graphs_ext.hlo import (
   features,
@@ -37,12 +38,10 @@ from tpu_graphs_ext.hlo import (
   tuning,
 )
 
-DEFAULT_TPU = 'v3'  # What the data set was timed on.
-
 # Where the default tile of a kernel is from.
 FROM_FILE = 'of the file'
 FROM_COMPILER = "the TPU compiler's"
-FROM_TIME = 'fastest by the TPU v3 formula, as no default is known'
+FROM_TIME = 'fastest by the formula, as no default is known'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,8 +72,7 @@ class Source:
   kernels: list[SourceKernel]  # Each graph once.
   notes: list[str]  # How they were made and what was left out.
   faults: list[str]  # A message for each kernel that cannot be ranked.
-  doubts: Sequence[str] = ()  # What ranking its tiles is worth.
-  tpu: str = ''  # The generation that it was compiled for here.
+  tpu: str = ''  # The generation to rank its tiles for; '': the model's.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,12 +120,13 @@ def open_source(source: Any, shapes: Any = '', tpu: str = DEFAULT_TPU,
                     'module:function')
   if path.endswith('.npz'):
     kernel = readable(Kernel.load(path), path)
-    return Opened(source, source=Source(source, [SourceKernel(kernel)], [], []))
+    return Opened(source, tpu=tpu, source=Source(
+        source, [SourceKernel(kernel)], [], [], tpu))
   content = files.read_file(path, unpack=True)
   if tuning.has_runs(content):
-    return Opened(source, source=Source(
+    return Opened(source, tpu=tpu, source=Source(
         source, list(map(SourceKernel, tuning.read_tile_kernels(path))), [],
-        []))
+        [], tpu))
   program = programs.read(source, content, jax_python)
   if program.optimized is None:
     libtpu.library()
@@ -139,14 +138,13 @@ def compiled(opened: Opened,
   """The kernels, with notes on what was left out; or a UserError."""
   if opened.source is not None:
     return opened.source
-  program, notes, doubts, tpu = opened.program, [], [], ''
+  program, notes = opened.program, []
   if program.optimized is None:
     notes.append(f'compiled for a TPU {opened.tpu} by libtpu')
     devices = program.replicas * program.partitions
     if devices > 1:
       notes[0] += (f', for {devices} devices ({program.partitions} partitions, '
                    f'{program.replicas} replicas): the kernels of each')
-    doubts, tpu = _doubts(opened.tpu), opened.tpu
   elif not protos.is_for_tpu(program.optimized):
     notes.append("not known to be a TPU's: nothing in it says what compiler "
                  'optimised it')
@@ -155,13 +153,7 @@ def compiled(opened: Opened,
   except UserError as error:
     raise UserError(f'{opened.name}: {error}') from error
   return dataclasses.replace(
-      _from_compiled(opened.name, result, notes), doubts=doubts, tpu=tpu)
-
-
-def _doubts(tpu: str) -> list[str]:
-  """Of generations whose tiles were at hand neither measured nor compiled."""
-  return [f'legal tiles and analytic time of a {tpu} are by analogy: not '
-          'checked'] if tpu in ('v2', 'v4') else []
+      _from_compiled(opened.name, result, notes), tpu=opened.tpu)
 
 
 def open_all(names: Sequence[str], shapes: str = '', tpu: str = DEFAULT_TPU,
@@ -260,7 +252,7 @@ def _from_compiled(name: str, program: tpu_compiler.CompiledProgram,
           'that product')
     notes.append(f'{written}; shares of time are without them')
   left_out = {**program.passed_over,
-              'operation on scalars': len(program.kernels) - len(kernels)}
+              'scalar operation': len(program.kernels) - len(kernels)}
   counts = [f'{count} {of}' for of, count in left_out.items() if count]
   if counts:
     notes.append('passed over, because they have no tiles: '
@@ -277,9 +269,9 @@ def _from_compiled(name: str, program: tpu_compiler.CompiledProgram,
   if program.open_loops:
     share = sum(kernel.share or 0 for kernel in distinct if kernel.in_open_loop)
     notes.append(
-        f'{program.open_loops} of its loops have an unknown number of trips; '
-        f'their kernels, marked *, count once: {100 * share:.1f} % of the '
-        'time, or more')
+        f'loops with an unknown number of trips: {program.open_loops}; their '
+        f'kernels, marked *, count once: {100 * share:.1f} % of the time, or '
+        'more')
   return Source(name, distinct, notes,
                 [f'{name}: {fault}' for fault in faults])
 

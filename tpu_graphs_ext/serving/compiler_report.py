@@ -11,6 +11,7 @@ import io
 from collections.abc import Sequence
 from typing import Any, Callable, Optional
 
+from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.hlo import costs, kernel_sources
 
 
@@ -74,7 +75,7 @@ def to_csv(reports: Sequence[CompilerReport]) -> str:
 
 
 def kernels(source: Any, shapes: Any = '',
-            tpu: str = kernel_sources.DEFAULT_TPU, jax_python: str = '',
+            tpu: str = schema.DEFAULT_TPU, jax_python: str = '',
             progress: Optional[Callable[[float], None]] = None
             ) -> CompilerReport:
   """Compiles a program with Google's TPU compiler and reports its kernels.
@@ -86,12 +87,12 @@ def kernels(source: Any, shapes: Any = '',
   Raises UserError if it cannot be read, lowered or compiled.
   """
   opened = kernel_sources.open_source(source, shapes, tpu, jax_python)
-  return report_of(kernel_sources.compiled(opened, progress), opened.tpu)
+  return report_of(kernel_sources.compiled(opened, progress))
 
 
-def report_of(source: kernel_sources.Source, tpu: str = '') -> CompilerReport:
+def report_of(source: kernel_sources.Source) -> CompilerReport:
   """The same for a source that is compiled; without it, no kernels."""
-  return CompilerReport(source.name, tpu, [
+  return CompilerReport(source.name, source.tpu, [
       _kernel(kernel) for kernel in source.kernels if kernel.module is not None
   ], source.notes)
 

@@ -21,7 +21,7 @@ from tpu_graphs_ext.engine.settings import TOP_CONFIGS
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import kernel_sources, libtpu
 from tpu_graphs_ext.hlo.features import config_features
-from tpu_graphs_ext.hlo.kernel_sources import DEFAULT_TPU, never_timed
+from tpu_graphs_ext.hlo.kernel_sources import never_timed
 from tpu_graphs_ext.serving import blocks as blocks_lib
 from tpu_graphs_ext.serving import tf_program, tile_search
 from tpu_graphs_ext.serving.tile_ranking import SourceRanking
@@ -100,9 +100,12 @@ class CostModel:
       tpu: of the package's models, that of this generation, such as 'v6e';
         '' for a TPU v3.
     """
-    name = os.fspath(model_dir)
-    if name == pretrained.NAME and tpu:
-      name = pretrained.name_for(libtpu.generation(tpu))
+    name, tpu = os.fspath(model_dir), tpu and libtpu.generation(tpu)
+    if tpu and name != pretrained.NAME:
+      raise UserError(f'tpu={tpu!r}: chooses among the models of the package; '
+                      f'leave it out to load {name}')
+    if tpu:
+      name = pretrained.name_for(tpu)
     model = cls(scoring.load_ranker(name, loading))
     model._loaded = (name if pretrained.tpu_of(name)
                      else files.full_path(name)), loading
@@ -190,7 +193,7 @@ class CostModel:
     if not isinstance(top, (int, np.integer)) or top < 1:
       raise UserError(f'top={top!r}: must be a whole number of at least 1')
     self._require_own_process()
-    tpu = tpu or self._ranker.tpu or DEFAULT_TPU
+    tpu = tpu or self._ranker.tpu or schema.DEFAULT_TPU
     is_file = isinstance(kernel, (str, os.PathLike))
     if blocks is not None or shapes is not None or not (
         isinstance(kernel, (Kernel, Mapping))

@@ -5,7 +5,6 @@ Tiles with equal scores are ordered by analytic time.
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,14 +15,14 @@ from tqdm import tqdm
 
 from tpu_graphs_ext.analytic import candidates, explain, geometry
 from tpu_graphs_ext.analytic.geometry import Loops
-from tpu_graphs_ext.analytic.machines import MACHINES
+from tpu_graphs_ext.analytic.machines import MACHINES, UNCHECKED
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.engine import out_of_range, pretrained, scoring, threads
 from tpu_graphs_ext.engine.settings import TOP_CONFIGS
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import features, kernel_sources
-from tpu_graphs_ext.hlo.kernel_sources import DEFAULT_TPU, never_timed
+from tpu_graphs_ext.hlo.kernel_sources import never_timed
 from tpu_graphs_ext.serving import compiler_report, tile_ranking
 from tpu_graphs_ext.tasks.tile import LoadSettings
 
@@ -63,7 +62,7 @@ def rank_source(ranker: scoring.Ranker, source: kernel_sources.Source,
   ranked = [kernel for kernel in source.kernels if kernel.kernel is not None]
   nests = geometry.loops_of(
       [kernel.kernel for kernel in ranked],
-      MACHINES[source.tpu or ranker.tpu or DEFAULT_TPU])
+      MACHINES[source.tpu or ranker.tpu or schema.DEFAULT_TPU])
   for kernel, loops in tqdm(
       list(zip(ranked, nests)), 'kernels', unit='kernel', disable=None,
       leave=False):
@@ -83,11 +82,15 @@ def rank_source(ranker: scoring.Ranker, source: kernel_sources.Source,
 def notes_of(ranker: scoring.Ranker,
              source: kernel_sources.Source) -> list[str]:
   """How the kernels were made, and what ranking their tiles is worth."""
-  notes = [*source.notes, *source.doubts]
+  notes = [*source.notes]
+  if source.tpu in UNCHECKED:
+    notes.append(f'legal tiles and analytic time for a TPU {source.tpu} are '
+                 "inferred from other generations' and not checked")
   if source.tpu and ranker.tpu and source.tpu != ranker.tpu:
-    has_own = pretrained.name_for(source.tpu) != pretrained.NAME
-    notes.append(f"ranked by a TPU {ranker.tpu}'s model; " + (
-        f"load {source.tpu}'s own: CostModel.load(tpu='{source.tpu}')"
+    has_own = pretrained.tpu_of(pretrained.name_for(source.tpu)) == source.tpu
+    notes.append(f'ranked by the model of a TPU {ranker.tpu}; ' + (
+        f"{source.tpu} has its own: --dir pretrained, or in Python "
+        f"CostModel.load(tpu='{source.tpu}')"
         if has_own else f'not checked for {source.tpu}'))
   return notes
 
@@ -106,17 +109,15 @@ def explainer_of(ranker: scoring.Ranker, kernel: Kernel,
                  tpu: str = '') -> explain.Explainer:
   """Explains a kernel's tiles as of `tpu` or the model's generation.
 
-  `loops` are read unless passed. Times are by the model's constants on a TPU
-  v3, else by the generation's.
+  `loops` are read unless passed. Times are by the constants that the model
+  learned if both are a TPU v3's, else by the generation's own.
   """
   loops = loops or geometry.loops_of(
-      [kernel], MACHINES[tpu or ranker.tpu or DEFAULT_TPU])[0]
-  constants = constants_of(ranker.model)
-  if constants and not (
-      MACHINES[ranker.tpu or DEFAULT_TPU] is loops.machine
-      is MACHINES[DEFAULT_TPU]):
-    constants = dataclasses.asdict(loops.machine.constants)
-  return explain.Explainer(kernel, constants, loops)
+      [kernel], MACHINES[tpu or ranker.tpu or schema.DEFAULT_TPU])[0]
+  is_of_v3 = (MACHINES[ranker.tpu or schema.DEFAULT_TPU] is loops.machine
+              is MACHINES[schema.DEFAULT_TPU])
+  return explain.Explainer(
+      kernel, constants_of(ranker.model) if is_of_v3 else None, loops)
 
 
 def rank_kernel(ranker: scoring.Ranker, source: kernel_sources.SourceKernel,

@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 import tpu_graphs_ext
 from tpu_graphs_ext import files
-from tpu_graphs_ext.data import read
+from tpu_graphs_ext.data import read, schema
 from tpu_graphs_ext.engine import (
   artifacts,
   origin,
@@ -58,7 +58,7 @@ class Summary(NamedTuple):
 
 def rank_many(model_dir: str, places: Sequence[str], out: str, *,
               all_tiles: bool = False, top_k: Optional[int] = TOP_CONFIGS,
-              tpu: str = kernel_sources.DEFAULT_TPU,
+              tpu: str = schema.DEFAULT_TPU,
               workers: int = 0, scheduler: str = '',
               loading: LoadSettings = LoadSettings()) -> Summary:
   """Ranks the kernels of files, and writes a row for each, or for an error.
