@@ -254,6 +254,8 @@ def test_a_generation_with_its_own_model_takes_it(
       'pretrained:v6e', saved_model_dir]
   assert cli.main(['evaluate', '--tpu=v9', f'--dir={saved_model_dir}']) == 1
   assert "'v9' is not a TPU generation" in capsys.readouterr().err
+  assert cli.main(['evaluate', '--task=layout', '--dir=pretrained']) == 1
+  assert 'is a model of another task than layout' in capsys.readouterr().err
   # Sample data say what they were compiled for.
   (tmp_path / 'data' / 'sample_data.json').write_text(
       '{"settings": {"tpu": "v6e"}}')

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from support.feature_tiles import kernel_of_module
 from support.places import PROJECT
 from support.tiny_hlo import tiled
 from tpu_graphs_ext import cli
@@ -46,6 +47,14 @@ def test_the_command(path, capsys):
   assert cli.main(['kernels', path, 'none.pb', '--tpu', 'v5litepod-8']) == 1
   printed = capsys.readouterr()
   assert 'none.pb: no such file' in printed.err and '1,500' in printed.out
+
+
+def test_kernels_without_a_program(tmp_path, capsys):
+  path = kernel_of_module(tiled([32, 256], [4, 2], 1500)).save(str(tmp_path))
+  assert cli.main(['kernels', path]) == 1
+  printed = capsys.readouterr()
+  assert not printed.out
+  assert 'has kernels and their tiles but no program to compile' in printed.err
 
 
 def test_neither_tensorflow_nor_pandas_is_loaded(path):

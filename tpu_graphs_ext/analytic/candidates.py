@@ -121,7 +121,7 @@ def _bounds(loops: Loops, place: int) -> list[int]:
           units, math.lcm(step, max(1, columns // unit)))}, reverse=True)
   in_lanes = tiles.LANES // max(1, min(unit, tiles.LANES))
   if machine.divides and not loops.is_product and in_lanes > 1 and (
-      _are_result_lanes(loops, place).any()):
+      _cuts_result_lanes(loops, place)):
     parts = -(-units // in_lanes)
     bounds = [bound for bound in bounds if bound == units or (
         bound % in_lanes == 0 and parts % (bound // in_lanes) == 0)]
@@ -134,16 +134,15 @@ def _elements(loops: Loops) -> np.ndarray:
   return streams.per_element * streams.unit[..., np.newaxis]
 
 
-def _are_result_lanes(loops: Loops, place: int) -> np.ndarray:
-  """[streams, 6]: dimensions of results that are in lanes and follow a loop,
-  and that a tile cuts between whole lanes only."""
+def _cuts_result_lanes(loops: Loops, place: int) -> bool:
+  """Whether a loop follows a result's lanes, of which tiles take whole ones."""
   streams = loops.nest.streams
   # Fewer are whole if they are rows elsewhere, or by the machine's rule.
   is_long = (streams.size >= tiles.LANES) | (
       (streams.unit < loops.machine.cut_unit) & (loops.unit[place] > 1))
-  return ((streams.kind[:, np.newaxis] == geometry.OUTPUT)
-          & (_elements(loops)[..., loops.axes[place]] > 0) & is_long
-          & (streams.unit >= tiles.LANES))
+  return bool(((streams.kind[:, np.newaxis] == geometry.OUTPUT)
+               & (_elements(loops)[..., loops.axes[place]] > 0) & is_long
+               & (streams.unit >= tiles.LANES)).any())
 
 
 def _step(loops: Loops, place: int) -> int:
@@ -159,7 +158,7 @@ def _step(loops: Loops, place: int) -> int:
   steps = np.rint(1 / scale[scale < 1]).astype(int).tolist()
   # Whole lanes of a product's operands, of windows, and of results.
   if (follows & (streams.copies > 0) & (streams.unit >= tiles.LANES)).any() or (
-      _are_result_lanes(loops, place).any()) or (
+      _cuts_result_lanes(loops, place)) or (
           not loops.is_product and (axis, tiles.LANES) in loops.kernel_axes):
     steps.append(in_lanes)
   # Whole rows of 16-bit operands.

@@ -185,7 +185,8 @@ def kernels(args: Namespace) -> int:
     for opened in kernel_sources.open_all(
         args.files, args.shapes, args.tpu, args.jax_python):
       try:
-        source = kernel_sources.compiled(opened, progress)
+        source = compiler_report.with_program(
+            kernel_sources.compiled(opened, progress))
         faults += source.faults if not source.kernels else []
         reports.append(compiler_report.report_of(source))
       except UserError as error:

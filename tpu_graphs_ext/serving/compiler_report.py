@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Callable, Optional
 
 from tpu_graphs_ext.data import schema
+from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import costs, kernel_sources
 
 
@@ -74,8 +75,8 @@ def to_csv(reports: Sequence[CompilerReport]) -> str:
   return file.getvalue()
 
 
-def kernels(source: Any, shapes: Any = '',
-            tpu: str = schema.DEFAULT_TPU, jax_python: str = '',
+def kernels(source: Any, shapes: Any = '', tpu: str = schema.DEFAULT_TPU,
+            jax_python: str = '',
             progress: Optional[Callable[[float], None]] = None
             ) -> CompilerReport:
   """Compiles a program with Google's TPU compiler and reports its kernels.
@@ -86,8 +87,17 @@ def kernels(source: Any, shapes: Any = '',
 
   Raises UserError if it cannot be read, lowered or compiled.
   """
-  opened = kernel_sources.open_source(source, shapes, tpu, jax_python)
-  return report_of(kernel_sources.compiled(opened, progress))
+  return report_of(with_program(kernel_sources.read_source(
+      source, shapes, tpu, jax_python, progress)))
+
+
+def with_program(source: kernel_sources.Source) -> kernel_sources.Source:
+  """The source; a UserError if its kernels are not those of a program."""
+  if source.kernels and all(each.module is None for each in source.kernels):
+    raise UserError(f'{source.name}: has kernels and their tiles but no '
+                    'program to compile; name HLO, StableHLO or '
+                    'module:function')
+  return source
 
 
 def report_of(source: kernel_sources.Source) -> CompilerReport:
