@@ -228,8 +228,9 @@ def test_it_says_what_is_handed_in_before_it_grades(
 # --------------------------------------------------------------- the files
 
 
-def test_damaged_files(folder, copied, tmp_path, in_process):
+def test_damaged_files(folder, copied, tmp_path, in_process, caplog):
   """Everything is named at once."""
+  caplog.set_level('INFO')
   path = pathlib.Path(artifacts.run_path_of(str(copied)))
   other = trained(folder, 'wide', model_kwargs_json='{"width": 6}')
   path.write_bytes(pathlib.Path(artifacts.run_path_of(other)).read_bytes())
@@ -241,6 +242,10 @@ def test_damaged_files(folder, copied, tmp_path, in_process):
   variables.write_bytes(variables.read_bytes()[:2000])
   verdict = check(folder, copied, tmp_path, 'import torch\nimport wandb\n',
                   data_root='/nowhere')
+  assert verdict.facts['class'] == 'unknown'
+  assert verdict.facts['trained'].startswith('for unknown epochs, written 20')
+  # What was named before is of the other run.
+  assert ''.join(caplog.messages).count('handing in ') == 1
   for part in ('cannot be read as a run file', 'line 1 imports torch',
                'line 2 imports wandb', 'models.py cannot be imported',
                '/nowhere', 'cannot be loaded by Keras'):

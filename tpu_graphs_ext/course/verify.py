@@ -106,8 +106,8 @@ def verify(model_dir: str, *, models_py: str = '', root: str = '',
         f'{verdict.models_py} is not the models.py that the model was trained '
         f'with, which is {copy}')
   verdict.facts.update(_facts(verdict))
-  # Before the time is spent: it may be another's.
-  _log.info('handing in %(class)s: %(trained)s', verdict.facts)
+  if verdict.run_info:  # Before the time is spent: it may be another's.
+    _log.info('handing in %(class)s: %(trained)s', verdict.facts)
   verdict.faults += allowed_imports.faults_of(verdict.models_py)
   with tempfile.TemporaryDirectory(prefix='hand_in_') as folder:
     try:
@@ -159,9 +159,10 @@ def _facts(verdict: Verdict) -> dict[str, str]:
   written = time.localtime(os.path.getmtime(verdict.model_dir))
   return {
       'models.py': verdict.models_py, 'model': verdict.model_dir,
-      'class': f'{args.get("model", "unknown")} {kwargs}',
-      'trained': f'{len(opas)} epochs to the best validation OPA of {best:.4f},'
-                 f' written {time.strftime("%Y-%m-%d %H:%M", written)}'}
+      'class': f'{args["model"]} {kwargs}' if args else 'unknown',
+      'trained': (f'{len(opas)} epochs to the best validation OPA of {best:.4f}'
+                  if opas else 'for unknown epochs')
+                 + time.strftime(', written %Y-%m-%d %H:%M', written)}
 
 
 # ----------------------------------------------------------------- grading

@@ -84,8 +84,8 @@ def warn_of_columns(problems: Problems, where: str,
                     what: str = 'kernel') -> None:
   """Warns of kernels or programs whose columns contradict each other.
 
-  Looks at the first rows of each: what is wrong there, such as columns in
-  another order, is wrong in most rows. `check-data` looks at all.
+  Once a process. Looks at the first rows of each: what is wrong there, such as
+  columns in another order, is wrong in most rows. `check-data` looks at all.
   """
   wrong: set[int] = set()
   for rule in rules.COLUMNS:
