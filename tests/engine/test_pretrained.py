@@ -1,6 +1,7 @@
 """The models in the package belong to models.py, are small and rank well."""
 
 import os
+import pathlib
 
 import numpy as np
 import pytest
@@ -45,7 +46,8 @@ def test_a_generation_without_a_model_takes_a_v3s():
       4 * ['pretrained'])
   assert pretrained.tpu_of('pretrained') == 'v3'
   assert pretrained.tpu_of('pretrained:v6e') == 'v6e'
-  assert pretrained.tpu_of('out/pretrained') == ''
+  for folder in ('out/pretrained', pathlib.Path('out/model_1')):
+    assert pretrained.tpu_of(folder) == ''
   with pytest.raises(UserError, match='pretrained:v2: the package has no '
                      r'model of a TPU v2, only of .*v3'):
     scoring.load_ranker('pretrained:v2', LoadSettings())

@@ -18,9 +18,9 @@ FOLDER = os.path.join(
     os.path.dirname(os.path.dirname(os.path.abspath(__file__))), NAME)
 
 
-def tpu_of(name: str) -> str:
+def tpu_of(name: str | os.PathLike[str]) -> str:
   """The generation of a model of the package; '' for a folder's name."""
-  first, _, tpu = name.partition(':')
+  first, _, tpu = os.fspath(name).partition(':')
   return (tpu or DEFAULT_TPU) if first == NAME else ''
 
 
