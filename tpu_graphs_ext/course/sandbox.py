@@ -161,9 +161,10 @@ class Sandbox:
 
 def limits_text(minutes: float) -> str:
   """What holds for a program in a sandbox, for the user."""
-  return (f'at most {minutes:g} minutes, none of your environment variables; '
-          + ('kept from your network, files and processes' if confines() else
-             'this system cannot keep it from your network and files'))
+  kept = ('kept from your network, files and processes' if confines() else
+          'this system cannot keep it from your network and files')
+  return (f'at most {minutes:g} minutes, without most of your environment '
+          f'variables; {kept}')
 
 
 def passed(environment: dict[str, str]) -> dict[str, str]:
