@@ -15,7 +15,7 @@ from tpu_graphs_ext.analytic.machines import MACHINES
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.engine import scoring
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.hlo import kernel_sources, lowering, tpu_compiler
+from tpu_graphs_ext.hlo import features, kernel_sources, lowering, tpu_compiler
 from tpu_graphs_ext.serving import (
   compiler_report,
   tile_ranking,
@@ -95,6 +95,21 @@ def test_runs_of_the_file_give_the_default_and_times(source_kernel):
   assert len(ranking.choices) == ranking.scored == 7
   assert [choice.measured_ns for choice in ranking.choices][:2] == [90, 170]
   assert sorted(choice.place for choice in ranking.choices) == list(range(1, 8))
+
+
+def test_tiles_that_count_elements_are_not_taken_for_a_tpus(source_kernel):
+  """256 x 2,048 elements are 32 x 16 layout tiles; 64 x 512 would exceed."""
+  kernel = source_kernel_of(elementwise([256, 2048])).kernel
+  for bounds, refused in (((64, 512), True), ((32, 16), False)):
+    listed = dataclasses.replace(
+        source_kernel, window=None,
+        kernel=kernel_sources.never_timed(kernel, features.config_features(
+            [], bounds)[np.newaxis]))
+    if refused:
+      with pytest.raises(UserError, match='count elements, not layout'):
+        tile_search.rank_kernel(ranker_of(source_kernel), listed)
+    else:
+      tile_search.rank_kernel(ranker_of(source_kernel), listed)
 
 
 def test_nodes_and_tiles_outside_the_training_data_are_named(

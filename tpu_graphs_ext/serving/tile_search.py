@@ -24,6 +24,7 @@ from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import features, kernel_sources
 from tpu_graphs_ext.hlo.kernel_sources import never_timed
 from tpu_graphs_ext.serving import compiler_report, tile_ranking
+from tpu_graphs_ext.tasks import feature_stats
 from tpu_graphs_ext.tasks.tile import LoadSettings
 
 _log = logging.getLogger(__name__)
@@ -187,8 +188,18 @@ def constants_of(model: Any) -> dict[str, float]:
 def legal_tiles(
     explainer: explain.Explainer, kernel: Kernel,
     most: int) -> tuple[candidates.Candidates, list[str]]:
-  """Legal tiles, those of the kernel's own that the rules miss, and notes."""
+  """Legal tiles, those of the kernel's own that the rules miss, and notes.
+
+  Raises UserError if the kernel's own count elements.
+  """
   loops, notes = explainer.loops, []
+  if kernel.num_configs and feature_stats.what_tiles_count(
+      [kernel])[0] == 'elements':
+    raise UserError(
+        f'{kernel.tile_id}: its tiles count elements, not layout tiles, so '
+        'they are not for a TPU, the only hardware whose legal tiles are '
+        'known; to rank those of the file, train a model on such tiles and '
+        'give it to evaluate or predict')
   listed = explainer.tiles(kernel.config_feat)
   if loops.products > 1:
     notes.append(f'it fuses {loops.products} products, and only tiles of a '
