@@ -219,6 +219,6 @@ def test_all_legal_tiles_of_files(ranked, tmp_path, monkeypatch):
   summary, content = ranked(folder, all_tiles=True, top_k=3)
   first, second = rows_in(content)
   assert list(first) == list(second) == list(rank_many.LEGAL)
-  assert first['tile_id'] == "(3,) of ''" and first['notes'][-1] == 'a note'
+  assert first['tile_id'] == "(3,) of 'v3'" and first['notes'][-1] == 'a note'
   assert 'b.hlo: is text that begins with' in second['error']
   assert '1 kernels with 4 tiles' in summary.text
