@@ -13,24 +13,6 @@ from tpu_graphs_ext.sample.write import Summary
 from tpu_graphs_ext.tasks import LAYOUT, TILE
 
 
-def test_the_comparison():
-  evaluations = {name: {
-      **{f'slowdown_{k}': error for k, error in zip((1, 5, 10), errors)},
-      'random_1': 0.9, 'random_5': 0.3, 'random_10': 0.08, 'default': 0.003,
-      'opa': 0.75, 'kendall': 0.5} for name, errors in (
-          ('MyEarlyJoinSAGE', (0.021, 0, 0)),
-          ('EarlyJoinSAGE', (0.4, 0.2, 0.1)))}
-  table = quickstart.comparison('Title:', evaluations, (1, 5, 10))
-  assert [line.split() for line in table.splitlines()] == [
-      ['Title:'], ['top-1', 'top-5', 'top-10', 'OPA', 'tau'],
-      ['MyEarlyJoinSAGE', '2.10', '%', '0.00', '%', '0.00', '%', '0.750',
-       '0.500'],
-      ['EarlyJoinSAGE', '40.00', '%', '20.00', '%', '10.00', '%', '0.750',
-       '0.500'],
-      ['default', 'tile', '0.30', '%'],
-      ['random', 'choice', '90.00', '%', '30.00', '%', '8.00', '%']]
-
-
 def test_the_next_commands_can_be_pasted(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   monkeypatch.setattr(quickstart.sys, 'executable',
@@ -74,5 +56,6 @@ def test_all_of_the_layout_task(monkeypatch, tmp_path, capsys, with_baseline):
   table = capsys.readouterr().out
   for name in task.quickstart.models:
     assert f'\n{name}' in table
+  assert '\na random choice' in table
   assert (tmp_path / 'layout_predictions.csv').read_text().count('layout:') == 2
   assert 'evaluate --task layout --dir ' in text

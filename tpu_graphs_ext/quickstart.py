@@ -14,9 +14,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-
-import pandas as pd
+from collections.abc import Sequence
 
 from tpu_graphs_ext import files
 from tpu_graphs_ext.course import checkout
@@ -75,34 +73,12 @@ def train_here(task: ShippedTask, out: str, data: str, name: str,
       out_dir=os.path.join(out, task.quickstart.prefix + 'models'))).model_dir
 
 
-def measured(model_dirs: dict[str, str], data: str,
-             loading: Loading) -> dict[str, Mapping[str, float]]:
-  """Name of a model -> its means over the problems of one labelled source."""
+def compare(title: str, task: ShippedTask, model_dirs: Sequence[str],
+            data: str, loading: Loading) -> None:
+  """Prints how trained models rank one labelled source."""
   from tpu_graphs_ext.engine import evaluate
-  return {name: evaluate.evaluate(model_dir, data, loading=loading).mean.means
-          for name, model_dir in model_dirs.items()}
-
-
-def comparison(title: str, of_models: Mapping[str, Mapping[str, float]],
-               ks: Sequence[int]) -> str:
-  """A table of what `measured` found, a row a model.
-
-  Below them the compiler's default tile and configurations drawn at random.
-  """
-  same = next(iter(of_models.values()))  # For every model.
-  slowdowns = {name: [means[f'slowdown_{k}'] for k in ks]
-               for name, means in of_models.items()}
-  if 'default' in same:
-    slowdowns['default tile'] = [same['default']]
-  slowdowns['random choice'] = [same[f'random_{k}'] for k in ks]
-  table = pd.DataFrame.from_dict({
-      name: [f'{100 * slowdown:.2f} %' for slowdown in of_name]
-      for name, of_name in slowdowns.items()}, orient='index')
-  table.columns = [f'top-{k}' for k in ks]
-  for title_of, measure in (('OPA', 'opa'), ('tau', 'kendall')):
-    table[title_of] = pd.Series({
-        name: f'{means[measure]:.3f}' for name, means in of_models.items()})
-  return f'{title}\n{table.fillna("").to_string()}'
+  evaluations = evaluate.evaluate_all(model_dirs, data, loading=loading)
+  print(f'\n{title}\n{task.evaluation.comparison(evaluations)}')
 
 
 def run(task: ShippedTask, out: str, epochs: int) -> str:
@@ -126,25 +102,21 @@ def run(task: ShippedTask, out: str, epochs: int) -> str:
         "that has this package's models." if root else
         f'\nTraining with this package: {checkout.ROOT_VARIABLE} names no '
         'checkout of the\nbaseline, and cloning it did not work.')
-  model_dirs = {
-      name: train_with_baseline(task, root, out, data, name, epochs) if root
-      else train_here(task, out, data, name, epochs) for name in how.models}
+  model_dirs = [
+      train_with_baseline(task, root, out, data, name, epochs) if root
+      else train_here(task, out, data, name, epochs) for name in how.models]
   loading = task.loading(data_root=data, cache_dir=os.path.join(out, 'cache'))
   labelled = os.path.join(data, how.labelled)
-  of_models = measured(model_dirs, labelled, loading)
-  print(comparison(
-      f'\n{how.compared_on} after {epochs} epochs (slowdown of the best of\n'
-      "the top k against the fastest, by the compiler's own estimates; lower "
-      'is better):', of_models, task.top_ks))
+  compare(f"{how.compared_on} after {epochs} epochs, by the compiler's own "
+          'estimates:', task, model_dirs, labelled, loading)
   real = os.path.join(root or '', how.real)
   if root and os.path.isfile(real):
-    labelled, of_models = real, measured(model_dirs, real, loading)
-    print(comparison('\n15 real TPU kernels, as measured (trained on the '
-                     "compiler's estimates alone):", of_models, task.top_ks))
-  model_dir = model_dirs[how.models[0]]
-  csv = rank.predict(model_dir, loading=loading, out=os.path.join(
+    labelled = real
+    compare("15 real TPU kernels, as measured (trained on the compiler's "
+            'estimates alone):', task, model_dirs, real, loading)
+  csv = rank.predict(model_dirs[0], loading=loading, out=os.path.join(
       out, how.prefix + 'predictions.csv'))
-  return closing_text(task, model_dir, csv, data, labelled)
+  return closing_text(task, model_dirs[0], csv, data, labelled)
 
 
 def closing_text(task: ShippedTask, model_dir: str, csv: str, data: str,

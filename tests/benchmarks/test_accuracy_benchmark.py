@@ -8,9 +8,9 @@ import pytest
 
 from support import eager_training, tiny_kernels, tiny_models
 from support.places import BENCHMARKS
-from tpu_graphs_ext.engine import evaluate
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.sweep import pool
+from tpu_graphs_ext.tasks import api
 from tpu_graphs_ext.tasks.tile import LoadSettings
 
 sys.path.insert(0, str(BENCHMARKS))
@@ -140,7 +140,7 @@ def test_the_numbers_are_those_of_evaluate(finished):
   assert (good['valid_kernels'], good['test_kernels']) == ('12', '6')
   assert (good['best_epoch'], good['epochs_done']) == ('1', '1')
   (model_dir,) = (folder / 'work' / 'runs').glob('tiny_TinyRanker*/model_*')
-  again = evaluate.evaluate(
+  again = api.evaluate(
       str(model_dir), str(folder / 'data' / 'test_labelled'),
       loading=LoadSettings(
           cache_dir='', models_py=str(folder / 'models.py'))).micro

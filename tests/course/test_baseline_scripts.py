@@ -25,14 +25,13 @@ from tpu_graphs_ext.data import read
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.engine import (
   artifacts,
-  evaluate,
   predictions_csv,
   rank,
   scoring,
   train,
 )
 from tpu_graphs_ext.sample import write
-from tpu_graphs_ext.tasks import TILE, feature_stats, tile_batches
+from tpu_graphs_ext.tasks import TILE, api, feature_stats, tile_batches
 from tpu_graphs_ext.tasks.tile import LoadSettings, StatsSettings, TrainSettings
 
 pytestmark = pytest.mark.baseline
@@ -141,7 +140,7 @@ def test_a_model_of_our_host_is_read_by_their_scripts(
 def compare_with_scripts(copy: str, model_dir: str, data: str, folder) -> None:
   """tiles_evaluate.py and tiles_gen_predictions_csv.py against ours."""
   theirs = evaluate_script(copy, model_dir, data, folder)
-  ours = evaluate.evaluate(
+  ours = api.evaluate(
       model_dir, f'{data}/valid', loading=all_kernels(data))
   for k in (1, 5):
     assert set(theirs[str(k)]) == set(ours.programs)

@@ -7,7 +7,8 @@ import pytest
 import tensorflow as tf
 
 from support import tiny_kernels
-from tpu_graphs_ext.engine import evaluate, rank, train
+from tpu_graphs_ext.engine import rank, train
+from tpu_graphs_ext.tasks import api
 from tpu_graphs_ext.tasks.tile import LoadSettings, TrainSettings
 
 pytestmark = [pytest.mark.survive, pytest.mark.skipif(
@@ -46,7 +47,7 @@ def test_long_runs_do_not_grow(tmp_path):
           on_epoch_end=lambda *_: steps['train'].append(used())),))
   loading = LoadSettings(data_root=str(data), cache_dir='')
   for _ in range(CALLS):
-    evaluate.evaluate(result.model_dir, str(data / 'test_labelled'),
+    api.evaluate(result.model_dir, str(data / 'test_labelled'),
                       loading=loading)
     steps['evaluate'].append(used())
   for _ in range(CALLS):

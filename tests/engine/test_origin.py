@@ -11,6 +11,7 @@ from support import eager_training, tiny_kernels, tiny_models
 from tpu_graphs_ext.engine import artifacts, evaluate, origin, rank, resume
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.report import runs
+from tpu_graphs_ext.tasks import api
 from tpu_graphs_ext.tasks.tile import LoadSettings
 
 SOURCE = pathlib.Path(tiny_models.__file__).read_text()
@@ -48,7 +49,7 @@ def loading(folder, models_py='') -> LoadSettings:
 
 
 def opa(folder, model_dir, models_py='') -> float:
-  return evaluate.evaluate(
+  return api.evaluate(
       model_dir, loading=loading(folder, models_py)).mean['opa']
 
 
@@ -126,7 +127,7 @@ def test_a_run_without_a_copy_takes_the_package_s(folder, trained, caplog):
 
 def test_other_data_is_named(folder, trained, tmp_path, caplog):
   root = tiny_kernels.write_data_root(tmp_path / 'data', seed=3)
-  evaluate.evaluate(trained.model_dir, loading=LoadSettings(
+  api.evaluate(trained.model_dir, loading=LoadSettings(
       data_root=str(root), cache_dir=''))
   assert 'was trained with other files in the split valid' in caplog.text
 

@@ -45,7 +45,7 @@ def test_it_trains_evaluates_predicts_and_ranks(run, data_root, tmp_path):
   assert run.run_info['task'] == 'row'
   assert run.run_info['final_error']['val'].keys() == {'1', '5', '10'}
   loading = RowLoading(data_root=data_root)
-  evaluation = evaluate.evaluate(run.model_dir, loading=loading)
+  evaluation = api.evaluate(run.model_dir, loading=loading)
   assert list(evaluation.rows['name']) == [
       f'valid_{number}' for number in range(4)]
   assert run.run_info['final_error']['val']['1'] == (

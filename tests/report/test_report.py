@@ -17,9 +17,9 @@ from support import (
 from support.tiny_runs import Page, run_info, write_run
 from tpu_graphs_ext import cli
 from tpu_graphs_ext.data import read
-from tpu_graphs_ext.engine import evaluate, foreign
+from tpu_graphs_ext.engine import foreign
 from tpu_graphs_ext.report import page, report, runs
-from tpu_graphs_ext.tasks import TILE
+from tpu_graphs_ext.tasks import TILE, api
 from tpu_graphs_ext.tasks.tile import LoadSettings
 
 UNMEASURED = ['Learning curves', 'Runs']
@@ -82,7 +82,7 @@ def test_every_section_and_the_numbers_of_evaluate(trained, tmp_path):
   assert 'role="note"' not in content  # Nothing was left out.
   runs_there, _ = runs.find([str(trained / 'out')])
   group, = (group for group in runs.grouped(runs_there) if len(group.runs) == 2)
-  top5 = evaluate.evaluate(
+  top5 = api.evaluate(
       group.runs[0].model_dir, str(trained / 'data' / 'valid'),
       loading=LoadSettings(models_py=tiny_models.__file__)).micro['slowdown_5']
   assert group.name in content

@@ -20,7 +20,7 @@ import os
 import platform
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -165,6 +165,25 @@ def check_run(path: str, run_info: dict[str, Any], task: Task) -> None:
         'the right run file, or rename it and its model folder alike')
 
 
+# Field -> (its form, see `_has_form`; what it must be).
+_TEXT, _NUMBER = (str,), (int, float, type(None))
+_RUN = {
+    **dict.fromkeys(('args', 'settings', 'versions'), ((dict,), 'an object')),
+    **dict.fromkeys(('task', 'tpu', 'host'), (_TEXT, 'text')),
+    **dict.fromkeys(('models_py', 'data'), ({'': _TEXT}, 'texts by name')),
+    **dict.fromkeys(('seconds', 'final_kendall', 'final_opa'),
+                    ({'': _NUMBER}, 'numbers by name')),
+    'final_error': ({'': {'': _NUMBER}}, 'numbers by split and number'),
+    'train_curve': ({'': [_NUMBER]}, 'lists of numbers by name'),
+    'test_predictions': ({'': [(int,)]}, 'lists of whole numbers by name'),
+    'opcodes': ([(int,)], 'a list of whole numbers'),
+    'seed': ((int, type(None)), 'a whole number'),
+    'num_ops': (range(1, 2 ** 16 + 1), 'a whole number from 1 to 65536')}
+_DATA_ROOT = {'data_root': (_TEXT, 'text')}
+_ARGS = {'model': (_TEXT, 'text'), 'model_kwargs_json': (_TEXT, 'text'),
+         'configs': (range(1, 2 ** 31), 'a whole number from 1 to 2147483647')}
+
+
 def read_run_file(path: str) -> dict[str, Any]:
   """Reads a run file, whatever its name, of this package or the baseline's.
 
@@ -173,12 +192,14 @@ def read_run_file(path: str) -> dict[str, Any]:
   try:
     run_info = files.parse_json(
         files.read_file(path, unpack=True), 'its content')
-    for field, value, holds, rule in _rules(run_info):
-      if not holds:
-        raise ValueError(
-            f'its {field} must be {rule}; it is {repr(value)[:100]}')
+    _require_forms({'content': run_info}, {'content': _RUN['args']})
+    has_stats = ['num_ops'] if 'feature_stats' in run_info else []
+    _require_forms(run_info, _RUN, ['args', *has_stats])
+    _require_forms(run_info['args'], _ARGS, _ARGS)
+    for fields in run_info['args'], run_info.get('settings', {}):
+      _require_forms(fields, _DATA_ROOT)
     parse_model_kwargs(run_info['args']['model_kwargs_json'])
-    if 'feature_stats' in run_info:
+    if has_stats:
       FeatureStats.from_json(run_info['feature_stats'])
   except (ValueError, UserError) as error:
     raise UserError(
@@ -187,65 +208,27 @@ def read_run_file(path: str) -> dict[str, Any]:
   return run_info
 
 
-def _rules(run_info: Any) -> Iterator[tuple[str, Any, bool, str]]:
-  """(field, value, whether it keeps its rule, the rule)."""
-  yield 'content', run_info, isinstance(run_info, dict), 'an object'
-  for field in ('args', 'train_curve', 'final_error', 'seconds', 'settings',
-                'test_predictions', 'versions', 'models_py', 'data'):
-    value = run_info.get(field, None if field == 'args' else {})
-    yield field, value, isinstance(value, dict), 'an object'
-  args, has_stats = run_info['args'], 'feature_stats' in run_info
-  for field in 'task', 'tpu':
-    value = run_info.get(field, '')
-    yield field, value, isinstance(value, str), 'text'
-  for field in 'model', 'model_kwargs_json':
-    value = args.get(field)
-    yield field, value, isinstance(value, str) and value != '', 'text'
-  num_ops = run_info.get('num_ops', None if has_stats else 1)
-  for field, value, most in (('configs', args.get('configs'), 2 ** 31 - 1),
-                             ('num_ops', num_ops, 2 ** 16)):
-    yield (field, value, type(value) is int and 1 <= value <= most,
-           f'a whole number from 1 to {most}')
-  seed = run_info.get('seed')
-  yield 'seed', seed, seed is None or type(seed) is int, 'a whole number'
-  for field, holds, rule in (
-      ('train_curve', _each(_list_of(_is_number)), 'lists of numbers'),
-      ('test_predictions', _each(_list_of(_is_whole)),
-       'lists of whole numbers'),
-      ('final_error', _each(_each(_is_number)), 'numbers by split and number'),
-      ('final_kendall', _each(_is_number), 'numbers by split'),
-      ('final_opa', _each(_is_number), 'numbers by split'),
-      ('seconds', _each(_is_number), 'numbers'),
-      ('models_py', _each(_is_text), 'texts'),
-      ('data', _each(_is_text), 'texts')):
-    yield field, run_info.get(field, {}), holds(run_info.get(field, {})), rule
-  for field, of in (('host', run_info), ('data_root', args),
-                    ('data_root', run_info.get('settings', {}))):
-    yield field, of.get(field, ''), isinstance(of.get(field, ''), str), 'text'
-  opcodes = run_info.get('opcodes', [])
-  yield 'opcodes', opcodes, _list_of(_is_whole)(opcodes), (
-      'a list of whole numbers')
+def _require_forms(fields: Mapping[str, Any], forms: Mapping[str, Any],
+                   required: Collection[str] = ()) -> None:
+  """Raises ValueError if a field lacks its form, or a required one is missing.
+  """
+  for name, (form, rule) in forms.items():
+    value = fields.get(name)
+    if (name in fields or name in required) and not _has_form(value, form):
+      raise ValueError(f'its {name} must be {rule}; it is {repr(value)[:100]}')
 
 
-def _is_text(value: Any) -> bool:
-  return isinstance(value, str)
-
-
-def _is_whole(value: Any) -> bool:
-  return type(value) is int
-
-
-def _is_number(value: Any) -> bool:
-  return value is None or type(value) in (int, float)
-
-
-def _list_of(holds: Callable[[Any], bool]) -> Callable[[Any], bool]:
-  return lambda value: isinstance(value, list) and all(map(holds, value))
-
-
-def _each(holds: Callable[[Any], bool]) -> Callable[[Any], bool]:
-  return lambda value: isinstance(value, dict) and all(
-      map(holds, value.values()))
+def _has_form(value: Any, form: Any) -> bool:
+  """Whether a value is in a range, of one of several types, or a list [form] or
+  an object {'': form} of such values."""
+  if isinstance(form, range):
+    return type(value) is int and value in form
+  if isinstance(form, tuple):
+    return type(value) in form  # True is no whole number.
+  parts = value.values() if isinstance(value, dict) else value
+  return type(value) is type(form) and all(
+      _has_form(part, *(form.values() if isinstance(form, dict) else form))
+      for part in parts)
 
 
 def load_model(run: Run, num_ops: int, sample_graph: Any,

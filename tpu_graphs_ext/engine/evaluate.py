@@ -30,31 +30,13 @@ AnyRanker = Union[scoring.Ranker, ForeignRanker]
 _log = logging.getLogger(__name__)
 
 
-def evaluate(model_dir: str, data: str = '', *,
-             loading: Loading,
-             ks: Optional[Sequence[int]] = None) -> results.Results:
-  """Measures a trained model on labelled problems; see `evaluate_all`."""
-  evaluation, = evaluate_all([model_dir], data, loading=loading, ks=ks)
-  return evaluation
-
-
 def evaluate_all(model_dirs: Sequence[str], data: str = '', *,
                  loading: Loading, ks: Optional[Sequence[int]] = None,
                  foreign: Sequence[ForeignRanker] = ()
                  ) -> list[results.Results]:
-  """Measures trained models of a task on the same labelled problems.
+  """Measures trained models of the task of `loading`; see `tasks.api`.
 
-  Raises UserError if a file is missing or damaged, has no labels, or belongs to
-  another model or task.
-
-  Args:
-    model_dirs: folders model_<hash>; the run file of each lies beside it.
-    data: what the task reads; empty: valid of the data root of `loading`, or
-      of the first model's collection.
-    loading: how to load the models; also data_root and cache_dir of `data`,
-      and the task of all. Its models_py may name a file for each model.
-    ks: how many configurations to try; None: the task's.
-    foreign: scores of other models, which come after these.
+  `foreign` are scores of other models, which come after these.
   """
   # All models first: a wrong name must not wait for the others' scores.
   rankers = [*map(scoring.load_ranker, model_dirs, loading.for_each(

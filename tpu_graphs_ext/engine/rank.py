@@ -94,18 +94,9 @@ class Ranking:
 
 def rank(model_dir: str, data: str = '', *, loading: Loading,
          top_k: Optional[int] = TOP_CONFIGS) -> list[Ranking]:
-  """Ranks the configurations of every problem, labelled or not.
+  """Ranks every problem, labelled or not, of the task of `loading`.
 
-  Warns of features that the model was not trained on. Raises UserError if a
-  file is missing or damaged, or belongs to another model.
-
-  Args:
-    model_dir: the folder model_<hash>; its run file lies beside it.
-    data: what the task reads; empty: test of the data root of `loading`, or of
-      the model's collection.
-    loading: how to load the model; also data_root and cache_dir of `data`, and
-      the task of both.
-    top_k: configurations of each to list; None: all.
+  See `tasks.api`.
   """
   ranker = load_ranker(model_dir, loading)
   _, problems = ranker.read(loading, 'test', data)
@@ -132,14 +123,7 @@ def ranking_of(problem: Problem, scores: Scores,
 
 def predict(model_dir: str, *, loading: Loading, out: str = '',
             top_configs: Optional[int] = None) -> str:
-  """Ranks the test split with a trained model; returns the CSV's path.
-
-  Other arguments and errors are as for `rank`.
-
-  Args:
-    out: the file to write; empty: the task's default name.
-    top_configs: configurations of each problem; None: as the task does.
-  """
+  """Ranks the test split, and returns the CSV's path; see `tasks.api`."""
   task = loading.task
   path = files.Output('--out', *predictions_csv.KIND).check(
       out or task.csv_name)

@@ -12,7 +12,7 @@ import functools
 import itertools
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Union
 
 from tpu_graphs_ext import files
@@ -99,6 +99,8 @@ class Results:
   COMPARED: ClassVar[Sequence[str]] = INTERVALS
   ABOUT: ClassVar[Sequence[str]] = ('configs',)  # To list for each problem,
   LISTED: ClassVar[Sequence[str]] = (*INTERVALS, 'random')  # and measures.
+  # Choices without a model, and the columns of their slowdowns.
+  OTHERS: ClassVar[Sequence] = (('a random choice', 'random_{}'),)
   CSV: ClassVar[files.Output] = files.Output(
       '--csv', 'model_dir,data,name,configs,kendall,opa', 'CSV of evaluate')
 
@@ -132,9 +134,12 @@ class Results:
   def groups(self) -> list[tuple[str, Summary]]:
     return []  # Then all problems are listed.
 
-  def other_choices(self) -> list[tuple[str, ...]]:
-    """Rows of choices without a model, to compare the means with."""
-    return []
+  def _cells_of(self, other: str) -> Iterator[str]:
+    """One of `OTHERS` beside the means; it has a slowdown alone."""
+    for measure, _, column in columns_of(self.COMPARED, self.ks):
+      column = other.format(column.rpartition('_')[2])
+      yield '-' if measure in SCORES else cell(
+          measure, self.mean[column], *self.mean.interval(column))
 
   def text(self, by_problem: bool = False) -> str:
     return self.texts([self], by_problem)
@@ -160,23 +165,28 @@ class Results:
   @classmethod
   def texts(cls, evaluations: Sequence[Results],
             by_problem: bool = False) -> str:
-    """Tables of models on the same problems, their means and differences."""
+    """The tables of models on the same problems, and their `comparison`."""
+    tables = [table for result in evaluations
+              for table in result._tables(by_problem)]
+    return '\n\n'.join([*map('\n'.join, tables), cls.comparison(evaluations)])
+
+  @classmethod
+  def comparison(cls, evaluations: Sequence[Results]) -> str:
+    """Means of models and of choices without one, and paired differences."""
     first, measures = evaluations[0], cls.COMPARED
     named = list(zip(names_of(evaluations), evaluations))
     rows = [(f'mean of {len(first.rows)} {cls.PROBLEMS}',
              *heads(measures, first.ks))]
     rows += [(name, *cells(result.mean, measures, first.ks, intervals=True))
              for name, result in named]
-    rows += first.other_choices()
+    rows += [(name, *first._cells_of(column))
+             for name, column in cls.OTHERS]
     rows += [
         (f'{a} - {b}', *(
             cell(measure, *result.mean.minus(column, other.mean))
             for measure, _, column in columns_of(measures, first.ks)))
         for (a, result), (b, other) in itertools.combinations(named, 2)]
-    tables = [table for result in evaluations
-              for table in result._tables(by_problem)]
-    return '\n\n'.join('\n'.join(lines)
-                       for lines in (*tables, aligned(rows), [_NOTES]))
+    return '\n'.join([*aligned(rows), '', _NOTES])
 
 
 def to_json(evaluations: Sequence[Results]) -> Any:

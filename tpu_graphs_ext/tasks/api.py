@@ -18,7 +18,7 @@ def evaluate(model_dir: str, data: str = '', *,
              loading: Loading = LoadSettings(),
              ks: Optional[Sequence[int]] = None) -> Results:
   """Measures a trained model on labelled kernels; see `evaluate_all`."""
-  return evaluate_lib.evaluate(model_dir, data, loading=loading, ks=ks)
+  return evaluate_all([model_dir], data, loading=loading, ks=ks)[0]
 
 
 def evaluate_all(model_dirs: Sequence[str], data: str = '', *,
@@ -34,6 +34,7 @@ def evaluate_all(model_dirs: Sequence[str], data: str = '', *,
     data: folder of .npz files, one .npz or a .pb; empty: valid of the data
       root of `loading`, or of the first model's collection.
     loading: how to load the models; also data_root and cache_dir of `data`.
+      Its models_py may name a file for each model.
     ks: how many configurations to try; None: the task's.
   """
   return evaluate_lib.evaluate_all(model_dirs, data, loading=loading, ks=ks)

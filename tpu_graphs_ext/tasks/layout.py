@@ -122,9 +122,6 @@ class LayoutTask(shipped.ShippedTask):
 
   def read(self, path: str, loading: LayoutLoadSettings) -> Programs:
     """The programs of a folder of .npz files, or of one; layouts stay on disk.
-
-    Raises:
-      UserError: there are none, or a file is damaged or of another task.
     """
     from tpu_graphs_ext.data import programs
     return programs.read_programs(
@@ -135,11 +132,8 @@ class LayoutTask(shipped.ShippedTask):
                  loading: LayoutLoadSettings) -> tuple[FeatureStats, int]:
     """The scale by the train programs, and one more than the largest opcode.
 
-    The programs are those of the collection that the run was trained on.
-
-    Raises:
-      UserError: a split is missing, damaged, or has no program of
-        `args['configs']` configurations.
+    The programs are those of the collection that the run was trained on, with
+    `args['configs']` configurations or more.
     """
     from tpu_graphs_ext.data import programs
     data = programs.read_collection(
@@ -149,12 +143,7 @@ class LayoutTask(shipped.ShippedTask):
 
   def prepared(self, settings: LayoutTrainSettings) -> tuple[
       LayoutTrainSettings, Splits]:
-    """The settings and the data of the collection.
-
-    Raises:
-      UserError: there is no such model; a split is missing or damaged, or has
-        no program of `configs` configurations; a label is missing.
-    """
+    """The settings and the data of the collection."""
     from tpu_graphs_ext.data import programs, schema
     from tpu_graphs_ext.engine import evaluate
     from tpu_graphs_ext.tasks import feature_stats
@@ -252,11 +241,7 @@ class LayoutTask(shipped.ShippedTask):
     return rules.LAYOUT
 
   def write_sample(self, out: str) -> Summary:
-    """Programs with layouts, of both searches.
-
-    Raises:
-      UserError: `out` holds something else or cannot be written.
-    """
+    """Programs with layouts, of both searches."""
     from tpu_graphs_ext.sample import write
     return write.write_layout_data(out)
 

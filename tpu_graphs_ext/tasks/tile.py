@@ -181,9 +181,6 @@ class TileTask(shipped.ShippedTask):
   def read(self, path: str, loading: LoadSettings) -> Partition:
     """The kernels of a folder of .npz files, of one, of tuning data (.pb), or
     of a table of measured tiles (.csv, see `hlo.featurize.measured_kernels`).
-
-    Raises:
-      UserError: there are none, or a file is damaged or of another task.
     """
     from tpu_graphs_ext.data import read
     if path.endswith(('.pb', '.csv')):
@@ -201,9 +198,6 @@ class TileTask(shipped.ShippedTask):
 
     Of all of them with `--stats=all`, else of those with `args['configs']`
     configurations or more, as in training.
-
-    Raises:
-      UserError: a split is missing, damaged, or has no such kernel.
     """
     from tpu_graphs_ext.data import read
     from tpu_graphs_ext.data.normalize import FeatureStats
@@ -216,10 +210,7 @@ class TileTask(shipped.ShippedTask):
   def prepared(self, settings: TrainSettings) -> tuple[TrainSettings, Splits]:
     """The settings, with `members` as one ensemble, and the data.
 
-    Raises:
-      UserError: there is no such model; a split is missing, damaged, or has too
-        few kernels of `configs` configurations for a batch; the test split has
-        no labels but its errors are asked for.
+    There must be enough kernels of `configs` configurations for a batch.
     """
     import numpy as np
 
@@ -267,9 +258,6 @@ class TileTask(shipped.ShippedTask):
     """The model with the losses of `settings`.
 
     Its steps are short, so some go together into a call of TensorFlow.
-
-    Raises:
-      UserError: the model refuses its arguments.
     """
     from tpu_graphs_ext.engine import compiled_model
     return compiled_model.model(
@@ -332,12 +320,7 @@ class TileTask(shipped.ShippedTask):
 
   def write_sample(self, out: str, kernels: Optional[int] = 700,
                    tpu: str = 'v3', seed: int = 0) -> Summary:
-    """Kernels of Google's TPU compiler; see `SampleDataSettings`.
-
-    Raises:
-      UserError: `out` holds something else or cannot be written, or an argument
-        is out of its range.
-    """
+    """Kernels of Google's TPU compiler; see `SampleDataSettings`."""
     from tpu_graphs_ext.sample import write
     return write.write_sample_data(
         write.SampleDataSettings(out, kernels, seed, tpu))

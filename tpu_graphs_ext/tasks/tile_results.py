@@ -124,6 +124,7 @@ class Evaluation(results.Results):
   COMPARED = ('slowdown', 'opa', 'kendall')
   ABOUT = ('kind', 'configs')
   LISTED = ('slowdown', 'default', *results.SCORES)
+  OTHERS = (('the default tile', 'default'), *results.Results.OTHERS)
 
   @property
   def micro(self) -> results.Summary:
@@ -169,10 +170,10 @@ class Evaluation(results.Results):
            for name in ('programs', 'kinds')},
         # The model's slowdown minus that of one tile whatever k is, or of k.
         'against': {
-            other: {str(k): results.difference_json(*self.mean.minus(
-                f'slowdown_{k}', self.mean, other + of_k.format(k)))
-                    for k in self.ks}
-            for other, of_k in (('default', ''), ('random', '_{}'))},
+            other.partition('_')[0]: {
+                str(k): results.difference_json(*self.mean.minus(
+                    f'slowdown_{k}', self.mean, other.format(k)))
+                for k in self.ks} for _, other in self.OTHERS},
         'kernels': self.problems_json()}
 
   def groups(self) -> list[tuple[str, results.Summary]]:
@@ -180,10 +181,3 @@ class Evaluation(results.Results):
             ('macro (mean over programs)', self.macro),
             ('micro (rankable kernels)', self.rankable),
             ('micro (all kernels)', self.micro)]
-
-  def other_choices(self) -> list[tuple[str, ...]]:
-    default, random = (
-        results.cells(self.micro, [measure], self.ks, intervals=True)
-        for measure in ('default', 'random'))
-    return [('the default tile', *len(self.ks) * default, '-', '-'),
-            ('a random choice', *random, '-', '-')]
