@@ -20,6 +20,7 @@ import pathlib
 import re
 import statistics
 import sys
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Union
 
@@ -28,6 +29,8 @@ import pandas
 import traces
 from machine import machine, shown
 from tpu_graphs_ext import files
+from tpu_graphs_ext.data import schema
+from tpu_graphs_ext.sample import kernels
 from tpu_graphs_ext.tasks import layout, tile
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -276,6 +279,9 @@ def views() -> dict[str, Union[View, str]]:
   """Every table of a page, by name."""
   return {**_shipped_views(), **_accuracy_views(), **_speed_views(),
           **_rule_views(), 'traces': traces.table(),
+          'sample-kernels': sample_kernels(),
+          'opcodes': numbers(schema.OPCODE_NAMES.items()),
+          'element-types': numbers(element_types()),
           **{'settings-' + group.split()[-1].lower(): settings(group)
              for group in _SETTINGS}}
 
@@ -438,6 +444,37 @@ def settings(group: str) -> str:
     lines.append(f'| `--{name}` | {kind} | ' + ' | '.join(defaults)
                  + f' | {meaning.replace("<", "&lt;")} |')
   return '\n'.join(lines) + '\n'
+
+
+def sample_kernels() -> str:
+  """What the package's sample data hold for each generation."""
+  lines = ['| generation | kernels | train | valid | test | programs | tiles '
+           '| the default is best | cycles at |', '|' + ' ---: |' * 9]
+  for tpu, clock_ghz in kernels.CLOCK_GHZ.items():
+    splits = [kernels.split_kernels(tpu, split) for split in kernels.SPLITS]
+    of_all = [kernel for split in splits for kernel in split]
+    best = [kernel.cycles[kernel.default] == kernel.cycles.min()
+            for kernel in of_all]
+    cells = [f'{len(of_all):,}', *(f'{len(split):,}' for split in splits),
+             str(len({kernel.program for kernel in of_all})),
+             f'{sum(len(kernel.cycles) for kernel in of_all):,}',
+             f'{statistics.fmean(best):.1%}'.replace('%', ' %')]
+    lines.append(f'| {tpu} | ' + ' | '.join(cells) + f' | {clock_ghz} GHz |')
+  return '\n'.join(lines) + '\n'
+
+
+def numbers(names: Iterable[tuple[int, str]]) -> str:
+  """'1 abs, 2 add.', in lines."""
+  pairs = ', '.join(f'{number}\xa0{name}' for number, name in names)
+  return textwrap.fill(pairs, 124, break_on_hyphens=False).replace(
+      '\xa0', ' ') + '.\n'
+
+
+def element_types() -> Iterable[tuple[int, str]]:
+  """Columns of `node_feat` with their element type."""
+  place = schema.NODE_GROUPS['shape_element_type']
+  return [(column, schema.NODE_FEATURES[column].rpartition('_is_')[2])
+          for column in range(place.start, place.stop)]
 
 
 def with_tables(text: str, shown: Mapping[str, Union[View, str]]) -> str:

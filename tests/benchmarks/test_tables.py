@@ -105,8 +105,9 @@ def test_rows_of_older_code_are_named(monkeypatch):
 
 @pytest.mark.parametrize('page', ['README.md', *(
     f'docs/{name}.md' for name in (
-        'assignment', 'blocks', 'cards', 'foreign', 'layout', 'models',
-        'pretrained', 'results', 'scale', 'serving', 'speed'))])
+        'assignment', 'blocks', 'cards', 'data', 'foreign', 'layout', 'models',
+        'pretrained', 'ranking', 'results', 'scale', 'serving', 'speed',
+        'stacks'))])
 def test_percentages_stand_in_tables_alone(page):
   """A script makes those; what only prose says grows old."""
   prose = re.sub(r'^```.*?^```', '', tables.BLOCK.sub(

@@ -27,8 +27,7 @@ NOT_RUN = {
                   'import jax': 'the same'},
     'docs/assignment.md': {
         './run_scripts/download_data.sh': 'downloads gigabytes',
-        '.venv/bin/tpu-graphs-ext kaggle-csv': 'needs all published kernels',
-        'git clone https://': 'downloads gigabytes'},
+        '.venv/bin/tpu-graphs-ext kaggle-csv': 'needs all published kernels'},
     'docs/blocks.md': {'def seconds(choice):': 'needs a TPU'},
     'docs/extending.md': {
         'class _GatedRound': 'docs/my_model.py, which the next block appends'},

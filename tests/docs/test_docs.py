@@ -209,16 +209,6 @@ def test_columns_and_splits_are_those_of_the_schema():
       split: str(number) for split, number in schema.PUBLISHED_KERNELS.items()}
 
 
-def test_the_numbers_of_opcodes_and_element_types():
-  section = section_of('docs/data.md', 'Opcodes and element types')
-  listed = [pair.split() for text in section.split('\n\n')[1::2]
-            for pair in ' '.join(text.split()).rstrip('.').split(', ')]
-  types = schema.NODE_FEATURES[schema.NODE_GROUPS['shape_element_type']]
-  assert [(int(number), name) for number, name in listed] == [
-      *schema.OPCODE_NAMES.items(), *enumerate((
-          name.removeprefix('shape_element_type_is_') for name in types), 2)]
-
-
 def test_messages_of_the_troubleshooting_page_are_those_of_the_code():
   literals = ' '.join(
       node.value for path in (*PACKAGE.rglob('*.py'), PROJECT / 'models.py')
