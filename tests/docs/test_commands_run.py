@@ -25,9 +25,6 @@ PAGES = ('README.md', *sorted(
 NOT_RUN = {
     'README.md': {'git clone "$REPOSITORY"': 'tests/docs/test_readme_starts.py',
                   'import jax': 'the same'},
-    'docs/assignment.md': {
-        './run_scripts/download_data.sh': 'downloads gigabytes',
-        '.venv/bin/tpu-graphs-ext kaggle-csv': 'needs all published kernels'},
     'docs/blocks.md': {'def seconds(choice):': 'needs a TPU'},
     'docs/extending.md': {
         'class _GatedRound': 'docs/my_model.py, which the next block appends'},
