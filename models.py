@@ -1956,7 +1956,8 @@ class _Counts(NamedTuple):
   padding: tf.Tensor   # Elements of whole layout tiles over true elements.
   rounding: tf.Tensor  # Layout tiles of all tiles over those of the tensor.
   crowding: tf.Tensor  # Layout tiles of a tile over those that are small
-                       # enough, at least 1: transfers take as much longer.
+                       # enough, at least 1, and 1 of a single tile: transfers
+                       # take as much longer.
 
 
 class _Geometry:
@@ -2066,8 +2067,8 @@ class _Geometry:
     # Partial sums are added up.
     vector = registers * (vector_ops * output_tiles
                           + is_product * (steps - output_tiles))
-    crowding = tf.maximum(1.0, _product(
-        tile[:, :_DIMS]) / tf.expand_dims(loops.most_tiles, -1))
+    crowding = tf.where(steps > 1, tf.maximum(1.0, _product(
+        tile[:, :_DIMS]) / tf.expand_dims(loops.most_tiles, -1)), 1.0)
     padding = _product((units * unit / size)[:, :_DIMS])  # [kernels, 1]
     rounding = _product((trips * tile / units)[:, :_DIMS])
     return _Counts(

@@ -86,16 +86,16 @@ def fused(dims):
 
 
 def test_large_tiles_are_crowded_and_those_of_one_operation_sooner():
-  """16 x 8, 32 x 8 and 256 x 8 of the 256 x 8 layout tiles; 128 or 1,024 are
-  small enough. Of products any number is."""
-  dims, bounds = [2048, 1024], [[16, 8], [32, 8], [256, 8]]
+  """16 x 8, 32 x 8, 256 x 8 and all of the 512 x 8 layout tiles; 128 or 1,024
+  are small enough. Of products any number is, and of a single tile."""
+  dims, bounds = [4096, 1024], [[16, 8], [32, 8], [256, 8], [512, 8]]
   for module, crowding in (
-      (tiny_hlo.elementwise(dims), [1, 2, 16]),
-      (tiny_hlo.elementwise(dims, opcode='copy'), [1, 1, 2]),
-      (fused(dims), [1, 1, 2]),
-      (tiny_hlo.product(2048, 1024, 1024), [1, 1, 1])):
+      (tiny_hlo.elementwise(dims), [1, 2, 16, 1]),
+      (tiny_hlo.elementwise(dims, opcode='copy'), [1, 1, 2, 1]),
+      (fused(dims), [1, 1, 2, 1]),
+      (tiny_hlo.product(4096, 1024, 1024), [1, 1, 1, 1])):
     kernel = feature_tiles.kernel_of_module(
-        module, bounds, [[128, 8]] * 3 if 'conv' in str(module) else [()] * 3)
+        module, bounds, [[128, 8]] * 4 if 'conv' in str(module) else [()] * 4)
     explainer = explain.Explainer(kernel)
     np.testing.assert_array_equal(explainer.loops.counts(
         explainer.tiles(kernel.config_feat))['crowding'], crowding)
