@@ -7,7 +7,7 @@
 #                                         those against the unchanged baseline
 #
 # TPU_GRAPHS_EXT_OTHER_PYTHON=/path/to/python, of an environment with the other
-# stack, adds the tests that models cross from one to the other.
+# stack, adds to the slow tests that models cross from one to the other.
 # TPU_GRAPHS_EXT_JAX_PYTHON=/path/to/python, of an environment with JAX, adds
 # those that rank functions of JAX, where the extra [tpu] is installed.
 # TPU_GRAPHS_EXT_PLAIN_PYTHON=/path/to/python, of an environment that

@@ -18,7 +18,7 @@ from support.places import PROJECT, SUPPORT, TESTS
 from tpu_graphs_ext.stacks import versions
 
 VARIABLE = 'TPU_GRAPHS_EXT_OTHER_PYTHON'
-
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope='module')
