@@ -10,6 +10,7 @@ import time
 import pandas
 import pytest
 
+from support import damage
 from tpu_graphs_ext import files
 from tpu_graphs_ext.errors import UserError
 
@@ -231,6 +232,10 @@ def test_what_is_read_ends(tmp_path):
   assert files.read_file(str(path)) == path.read_bytes()
   with pytest.raises(UserError, match='it has more than 999 bytes, the most'):
     files.read_file(str(path), 999, unpack=True)
+  # Parts one after another are one file: 1.5 GB in 1.5 MB.
+  path.write_bytes(96 * gzip.compress(bytes(1 << 24)))
+  with damage.within_limits('bomb'), pytest.raises(UserError):
+    files.read_file(str(path), unpack=True)
   os.mkfifo(tmp_path / 'pipe')
   for name in ('pipe', '.', 'none', 'nul\0'):
     with pytest.raises(UserError, match='cannot be read'):

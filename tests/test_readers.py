@@ -187,10 +187,19 @@ def test_every_reader_has_a_row():
     assert (TESTS / test).exists()
 
 
-def refused(read, path) -> str:
-  """The one error of a reader, or '' where it takes the file."""
+# Sums in these files let no other number pass.
+SUMMED = ('engine/artifacts.py read_run_file', 'data/npz.py read_arrays')
+
+
+def refused(read, path, expected=None) -> str:
+  """The one error of a reader, or '' where it takes the file.
+
+  Then it must give what is `expected`.
+  """
   try:
     faults = read(str(path))
+    if expected and not (isinstance(faults, tuple) and faults[1]):
+      np.testing.assert_equal(faults, expected)
   except (UserError, npz.DamagedError) as error:
     return str(error)
   # Two say it in their result.
@@ -219,8 +228,10 @@ def test_damaged_files_give_one_error_or_a_result(tmp_path, name, rounds):
   make, read, *ending = READERS[name]
   sound = make()
   path = tmp_path / ''.join(['x', *ending])
+  path.write_bytes(sound)
+  expected = read(str(path)) if name in SUMMED else None
   for seed in range(rounds):
     path.write_bytes(damage.mutated(sound, np.random.default_rng(seed))
                      if seed else b'')
     with damage.within_limits((name, seed)):
-      refused(read, path)
+      refused(read, path, expected)

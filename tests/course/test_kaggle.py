@@ -78,37 +78,3 @@ def test_a_whole_file(tmp_path, caplog):
   assert list(predictions_csv.read(str(tmp_path / 'k.csv'))) == list(rows)
   run(tmp_path, TILES, sample=write(tmp_path / 'few.csv', SAMPLE))
   assert 'it has 4 rows, and the competition has 894' in caplog.text
-
-
-# ------------------------------------------------------- predictions, CSV
-
-
-def test_bad_csv(tmp_path):
-  path = tmp_path / 'a.csv'
-  for content, message in (
-      ('', "its first line must be ID,TopConfigs; it is ''"),
-      ('ID,TopConfigs\na,1;x\n', "line 2 is 'a,1;x'; expected an ID and"),
-      ('ID,TopConfigs\na,1\nb,1\na,2\n', "line 4 is 'a,2'.*each ID once"),
-      # Too long for a number, and digits that are none.
-      ('ID,TopConfigs\na,1' + 5000 * '0', "line 2 is 'a,1000"),
-      ('ID,TopConfigs\na,\u0663', 'line 2 is'),
-      ('ID,TopConfigs\na,1\0\n', 'line 2 is|is not a CSV'),
-      ((1 << 20) * 'x', 'its first line must be'),
-      ('\udcff', r'a.csv: is .* CSV \(')):
-    path.write_text(content, errors='surrogateescape')
-    with pytest.raises(UserError, match=message):
-      predictions_csv.read(str(path))
-  for other, message in ((tmp_path, 'ordinary file'),
-                         ('/dev/zero', 'ordinary file'),
-                         (tmp_path / 'none', r'cannot be read \(No such fil')):
-    with pytest.raises(UserError, match=message):
-      predictions_csv.read(str(other))
-
-
-def test_long_csv(tmp_path, monkeypatch):
-  path = tmp_path / 'a.csv'
-  path.write_bytes(b'\xef\xbb\xbfID,TopConfigs\r\na,1;0\r\n\r\n')
-  assert predictions_csv.read(str(path)) == {'a': [1, 0]}
-  monkeypatch.setattr(predictions_csv, 'MAX_BYTES', 10)
-  with pytest.raises(UserError, match='has more than 10 bytes'):
-    predictions_csv.read(str(path))

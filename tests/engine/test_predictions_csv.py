@@ -1,0 +1,51 @@
+"""The predictions CSV: read as it was written, or refused by line."""
+
+import hypothesis
+import pytest
+from hypothesis import strategies
+
+from support import damage
+from tpu_graphs_ext.engine import predictions_csv
+from tpu_graphs_ext.errors import UserError
+
+
+@damage.examples(50)
+@hypothesis.given(strategies.dictionaries(
+    strategies.text('abc_:. -0123456789', min_size=1),
+    strategies.lists(strategies.integers(0, 10 ** 6), min_size=1)))
+def test_what_was_written_is_read(tmp_path_factory, best):
+  path = str(tmp_path_factory.getbasetemp() / 'round_trip.csv')
+  predictions_csv.write(path, best, 'tile:xla:')
+  assert predictions_csv.read(path) == {
+      'tile:xla:' + name: indices for name, indices in best.items()}
+
+
+def test_bad_csv(tmp_path):
+  path = tmp_path / 'a.csv'
+  for content, message in (
+      ('', "its first line must be ID,TopConfigs; it is ''"),
+      ('ID,TopConfigs\na,1;x\n', "line 2 is 'a,1;x'; expected an ID and"),
+      ('ID,TopConfigs\na,1\nb,1\na,2\n', "line 4 is 'a,2'.*each ID once"),
+      # Too long for a number, and digits that are none.
+      ('ID,TopConfigs\na,1' + 5000 * '0', "line 2 is 'a,1000"),
+      ('ID,TopConfigs\na,\u0663', 'line 2 is'),
+      ('ID,TopConfigs\na,1\0\n', 'line 2 is|is not a CSV'),
+      ((1 << 20) * 'x', 'its first line must be'),
+      ('\udcff', r'a.csv: is .* CSV \(')):
+    path.write_text(content, errors='surrogateescape')
+    with pytest.raises(UserError, match=message):
+      predictions_csv.read(str(path))
+  for other, message in ((tmp_path, 'ordinary file'),
+                         ('/dev/zero', 'ordinary file'),
+                         (tmp_path / 'none', r'cannot be read \(No such fil')):
+    with pytest.raises(UserError, match=message):
+      predictions_csv.read(str(other))
+
+
+def test_long_csv(tmp_path, monkeypatch):
+  path = tmp_path / 'a.csv'
+  path.write_bytes(b'\xef\xbb\xbfID,TopConfigs\r\na,1;0\r\n\r\n')
+  assert predictions_csv.read(str(path)) == {'a': [1, 0]}
+  monkeypatch.setattr(predictions_csv, 'MAX_BYTES', 10)
+  with pytest.raises(UserError, match='has more than 10 bytes'):
+    predictions_csv.read(str(path))
