@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import hashlib
+import importlib
 import importlib.abc
 import importlib.util
 import inspect
@@ -42,13 +43,10 @@ def models_module(models_py: str = '') -> ModuleType:
                     f'({error.strerror or error}); give the path of a models.py'
                     ) from error
   # The package's own are imported under their names, once.
-  if path == models_path() and _packaged.setdefault(path, source) == source:
-    from tpu_graphs_ext import models
-    return models
-  if path == models_path('layout_models.py') and (
-      _packaged.setdefault(path, source) == source):
-    from tpu_graphs_ext import layout_models
-    return layout_models
+  packaged = os.path.basename(path)
+  if packaged in ('models.py', 'layout_models.py') and path == models_path(
+      packaged) and _packaged.setdefault(path, source) == source:
+    return importlib.import_module(f'{__package__}.{packaged[:-3]}')
   name = 'models_' + hashlib.sha256(path.encode() + b'\0' + source).hexdigest()
   if name not in sys.modules:
     sys.modules[name] = _imported(name, path, source)

@@ -3,8 +3,7 @@
   models.py              to swap for the checkout's models.py
   model_<hash>/...       the saved model
   run_<hash>.jsonz       its run file
-  MANIFEST.json          {"format": 1, "model", "model_kwargs_json", "run_hash",
-                         "toy_data", "graded_by",
+  MANIFEST.json          {"format": 1, "run_hash", "graded_by",
                          "files": {path: {"sha256", "bytes"}}}
 
 The same hand-in always gives the same bytes.
@@ -25,7 +24,7 @@ from tpu_graphs_ext import files
 from tpu_graphs_ext.course import sandbox, verify
 from tpu_graphs_ext.data import npz
 from tpu_graphs_ext.engine import artifacts
-from tpu_graphs_ext.errors import UserError, reason_of
+from tpu_graphs_ext.errors import UserError
 
 MODELS_NAME, MANIFEST_NAME = 'models.py', 'MANIFEST.json'
 FORMAT = 1
@@ -78,16 +77,12 @@ def _contents(verdict: verify.Verdict) -> dict[str, bytes]:
               for path in files.ordinary_files(verdict.model_dir, MAX_BYTES)}}
   contents = {name: files.read_file(path, MAX_BYTES)
               for name, path in sorted(paths.items())}
-  args = verdict.run_info['args']
   manifest = {
-      'format': FORMAT, 'model': args['model'],
-      'model_kwargs_json': args['model_kwargs_json'],
-      'run_hash': name.removeprefix('model_'),
-      'toy_data': False, 'graded_by': verdict.graded_by,
+      'format': FORMAT, 'run_hash': name.removeprefix('model_'),
+      'graded_by': verdict.graded_by,
       'files': {name: {'sha256': hashlib.sha256(content).hexdigest(),
                        'bytes': len(content)}
-                for name, content in contents.items()},
-  }
+                for name, content in contents.items()}}
   contents[MANIFEST_NAME] = (json.dumps(manifest, indent=2) + '\n').encode()
   return contents
 
@@ -119,28 +114,21 @@ def unpack(path: str, folder: str) -> tuple[str, str]:
 def _archive(path: str) -> Iterator[tuple[zipfile.ZipFile, dict[str, Any]]]:
   """An archive and its manifest; UserError if reading it here fails."""
   try:
-    with files.open_ordinary(os.path.expanduser(path)) as file:
-      npz.require_short_directory(file)
-      with zipfile.ZipFile(file) as archive:
-        members = archive.infolist()
-        if sum(info.file_size for info in members) > MAX_BYTES or not {
-            info.compress_type for info in members} <= {
-                zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
-          raise ValueError('its files must be stored or deflated, and have at '
-                           f'most {MAX_BYTES:,} bytes')
-        manifest = files.parse_json(archive.read(MANIFEST_NAME), path)
-        if manifest['format'] != FORMAT or not re.fullmatch(
-            '[0-9A-Za-z_]{1,200}', manifest['run_hash']):
-          raise ValueError(f'{MANIFEST_NAME} must have format {FORMAT} and a '
-                           'run_hash of letters and digits')
-        yield archive, {**manifest, 'files': dict(manifest['files'])}
-  except UserError:
-    raise
-  except OSError as error:
-    raise files.cannot_be_read(path, error) from error
-  except Exception as error:  # Whatever zipfile and zlib stumble over.
-    raise UserError(f'{path}: is not a whole hand-in ({reason_of(error)}); '
-                    'copy or pack it again') from error
+    with npz.opened(os.path.expanduser(path)) as archive:
+      members = archive.infolist()
+      if sum(info.file_size for info in members) > MAX_BYTES or not {
+          info.compress_type for info in members} <= npz.COMPRESSIONS:
+        raise ValueError('its files must be stored or deflated, and have at '
+                         f'most {MAX_BYTES:,} bytes')
+      manifest = files.parse_json(archive.read(MANIFEST_NAME), path)
+      if manifest['format'] != FORMAT or not re.fullmatch(
+          '[0-9A-Za-z_]{1,200}', manifest['run_hash']):
+        raise ValueError(f'{MANIFEST_NAME} must have format {FORMAT} and a '
+                         'run_hash of letters and digits')
+      yield archive, {**manifest, 'files': dict(manifest['files'])}
+  except npz.DamagedError as error:
+    raise UserError(f'{path}: is not a whole hand-in ({error}); copy or pack '
+                    'it again') from error
 
 
 def _faults(archive: zipfile.ZipFile,

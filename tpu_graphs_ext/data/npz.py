@@ -18,12 +18,12 @@ from typing import BinaryIO
 import numpy as np
 
 from tpu_graphs_ext import files
-from tpu_graphs_ext.errors import reason_of
+from tpu_graphs_ext.errors import UserError, reason_of
 
 # Of all arrays of a file. The largest of the published kernels has 2 MB.
 MAX_BYTES = 1 << 28
 _READ_BYTES = 1 << 20  # At once; else zipfile holds an array twice.
-_COMPRESSIONS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}  # As NumPy writes.
+COMPRESSIONS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}  # As NumPy writes.
 # Of the list of members, 46 bytes and a name each; a kernel has six.
 MAX_DIRECTORY = 1 << 20
 
@@ -37,26 +37,19 @@ def opened(path: str) -> Iterator[zipfile.ZipFile]:
   """The archive of a file; DamagedError if it or its use shows damage."""
   try:
     with files.open_ordinary(path) as file:
-      require_short_directory(file)
+      # zipfile makes an object of each member when it opens an archive.
+      end = zipfile._EndRecData(file)
+      if end and end[zipfile._ECD_SIZE] > MAX_DIRECTORY:
+        raise DamagedError('its directory of members has '
+                           f'{end[zipfile._ECD_SIZE]:,} bytes; '
+                           f'{MAX_DIRECTORY:,} are allowed')
+      file.seek(0)
       with zipfile.ZipFile(file) as archive:
         yield archive
-  except DamagedError:
+  except (DamagedError, UserError):
     raise
   except Exception as error:  # Whatever zipfile and its decoders stumble over.
     raise DamagedError(reason_of(error)) from error
-
-
-def require_short_directory(file: BinaryIO) -> None:
-  """Raises DamagedError if an archive lists far too many members.
-
-  zipfile makes an object of each when it opens an archive.
-  """
-  end = zipfile._EndRecData(file)
-  file.seek(0)
-  if end and end[zipfile._ECD_SIZE] > MAX_DIRECTORY:
-    raise DamagedError(
-        f'its directory of members has {end[zipfile._ECD_SIZE]:,} bytes; '
-        f'{MAX_DIRECTORY:,} are allowed')
 
 
 def array_names(path: str) -> list[str]:
@@ -126,7 +119,7 @@ def _member(archive: zipfile.ZipFile, name: str) -> Iterator[
     tuple[BinaryIO, tuple[np.dtype, str, tuple[int, ...]]]]:
   """An open array, at its first number, and its dtype, order and shape."""
   info = archive.getinfo(name + '.npy')
-  if info.compress_type not in _COMPRESSIONS:
+  if info.compress_type not in COMPRESSIONS:
     raise DamagedError(f'is compressed by method {info.compress_type}; NumPy '
                        'stores or deflates')
   with archive.open(info) as member:

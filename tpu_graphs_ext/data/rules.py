@@ -244,7 +244,7 @@ class TaskRules:
       names = npz.array_names(path)
     except npz.DamagedError:
       return ''
-    for other in (TILE, LAYOUT):
+    for other in OF_TASK.values():
       if self.features not in names and other.features in names:
         return (
             f'is a file of the {other.task} task: it has {other.features} and '
@@ -300,3 +300,4 @@ LAYOUT = TaskRules(
     # The largest of the published arrays has 1.3 GB.
     features=LAYOUTS, max_bytes=1 << 32, fixed_widths=True,
     least={'nodes': 1, 'configs': 2, 'configurable nodes': 1})
+OF_TASK = {rules.task: rules for rules in (TILE, LAYOUT)}

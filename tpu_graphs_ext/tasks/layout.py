@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
   from tpu_graphs_ext.data.normalize import FeatureStats
   from tpu_graphs_ext.data.programs import Program, Programs
-  from tpu_graphs_ext.data.rules import TaskRules
   from tpu_graphs_ext.sample.write import Summary
 
 SOURCES = ('xla', 'nlp')
@@ -233,12 +232,6 @@ class LayoutTask(shipped.ShippedTask):
   def has_args(self, args: Mapping[str, Any]) -> bool:
     """Whether `layout_train.py` wrote them."""
     return 'keep_nodes' in args
-
-  @property
-  def rules(self) -> TaskRules:
-    """The rules for .npz files of programs."""
-    from tpu_graphs_ext.data import rules
-    return rules.LAYOUT
 
   def write_sample(self, out: str) -> Summary:
     """Programs with layouts, of both searches."""

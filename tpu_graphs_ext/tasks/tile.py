@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
   from tpu_graphs_ext.data.kernel import Kernel, Partition
   from tpu_graphs_ext.data.normalize import FeatureStats
-  from tpu_graphs_ext.data.rules import TaskRules
   from tpu_graphs_ext.sample.write import Summary
 
 DATA_ROOT = '~/data/tpugraphs/npz/tile/xla'
@@ -311,12 +310,6 @@ class TileTask(shipped.ShippedTask):
   def has_args(self, args: Mapping[str, Any]) -> bool:
     """Whether `tiles_train.py` wrote them: `layout_train.py` cuts programs."""
     return 'keep_nodes' not in args
-
-  @property
-  def rules(self) -> TaskRules:
-    """The rules for .npz files of kernels."""
-    from tpu_graphs_ext.data import rules
-    return rules.TILE
 
   def write_sample(self, out: str, kernels: Optional[int] = 700,
                    tpu: str = 'v3', seed: int = 0) -> Summary:
