@@ -83,14 +83,6 @@ def test_what_tiles_count_can_be_given(
     assert bool(model._statistics.in_elements()) == (expected == 'elements')
 
 
-def test_training_says_what_tiles_count(data_root, tmp_path, caplog):
-  with caplog.at_level('INFO'):
-    TILE.prepared(settings(data_root, tmp_path))
-  tiles, why = feature_stats.what_tiles_count(
-      read.read_kernels(str(data_root / 'train'), min_configs=-1))
-  assert f'Tile bounds count {tiles}: {why}.' in caplog.text
-
-
 def test_a_model_that_sees_no_units_refuses_them(data_root, tmp_path):
   with pytest.raises(UserError, match='--tiles=elements: EarlyJoinSAGE does'):
     TILE.prepared(settings(
@@ -115,9 +107,13 @@ def settings(data_root, out, **changes):
       **changes})
 
 
-def test_train_passes_them(data_root, tmp_path):
+def test_train_passes_them_and_says_what_tiles_count(
+    data_root, tmp_path, caplog):
   task = TILE
-  prepared, splits = task.prepared(settings(data_root, tmp_path))
+  with caplog.at_level('INFO'):
+    prepared, splits = task.prepared(settings(data_root, tmp_path))
+  tiles, why = feature_stats.what_tiles_count(splits.train)
+  assert f'Tile bounds count {tiles}: {why}.' in caplog.text
   assert prepared.model_kwargs == kwargs_of(data_root)
   model = task.compiled_model(prepared, splits)
   assert model.constants()['bytes_per_ns'] > 0

@@ -46,7 +46,7 @@ def test_a_size_an_opcode_and_a_layout_beyond_training(
       program, name='wild', node_feat=node_feat, node_opcode=opcode,
       bounds=dataclasses.replace(program.bounds, config=config),
       read_layouts=lambda configs: layouts[configs])
-  monkeypatch.setattr(layout_batches, '_COUNTED_FLOATS', 5 * 5 * 18)
+  monkeypatch.setattr(layout_batches, 'COUNTED_FLOATS', 5 * 5 * 18)
   out_of_range.warn(ranker, programs.Programs([program, wild]))
   largest = int(ranker.stats.node.maximum[SIZE])
   least = int(ranker.stats.node.minimum[SIZE])

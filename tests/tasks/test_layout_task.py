@@ -96,8 +96,7 @@ def test_chunks_of_configurations_change_nothing(
 
   monkeypatch.setattr(ranker.model, 'forward', forward)
   # 5 configurable nodes: 5 configurations have this many numbers.
-  monkeypatch.setattr(layout_batches, '_SCORED_FLOATS',
-                      5 * 5 * 18)
+  monkeypatch.setattr(layout_batches, 'SCORED_FLOATS', 5 * 5 * 18)
   np.testing.assert_allclose(ranker.scores(program), whole, rtol=1e-5)
   assert seen == [5, 5, 2]
 

@@ -213,7 +213,8 @@ class LayoutTask(shipped.ShippedTask):
     Their node set `nconfig` is float32 [configurable, configs, columns].
     """
     from tpu_graphs_ext.tasks import layout_batches
-    for configs in layout_batches.blocks_to_score(problem):
+    for configs in layout_batches.blocks(
+        problem, layout_batches.SCORED_FLOATS):
       yield layout_batches.program_graph(problem, configs, stats)
 
   def config_rows(self, problem: Program,
@@ -226,7 +227,8 @@ class LayoutTask(shipped.ShippedTask):
     bounds = problem.bounds.config
     if (bounds.minimum < stats.config.minimum).any() or (
         bounds.maximum > stats.config.maximum).any():
-      for configs in layout_batches.blocks_to_count(problem):
+      for configs in layout_batches.blocks(
+          problem, layout_batches.COUNTED_FLOATS):
         yield problem.layouts(configs).reshape(-1, len(bounds.minimum))
 
   def has_args(self, args: Mapping[str, Any]) -> bool:

@@ -31,7 +31,7 @@ from tpu_graphs_ext.tasks.tile_batches import Arrays, graph_arrays
 LABEL_UNIT_NS = 1e7
 # Configurations for a model at once: 64 MB of float32, beside which the
 # program's own features are small; and of layouts that are counted at once.
-_SCORED_FLOATS, _COUNTED_FLOATS = 1 << 24, 1 << 22
+SCORED_FLOATS, COUNTED_FLOATS = 1 << 24, 1 << 22
 _EDGE_SETS = {  # As in `tile_batches`.
     'feed': ('op', 'op'), 'config': ('nconfig', 'op'),
     'sampled_feed': ('op', 'op'), 'sampled_config': ('nconfig', 'op'),
@@ -45,18 +45,9 @@ def program_graph(program: Program, configs: np.ndarray,
       [program], [configs], [slice(0, program.num_nodes)], stats))
 
 
-def blocks_to_score(program: Program) -> list[np.ndarray]:
-  """All configurations in order, int64 [n] each, as many as a model takes."""
-  return _blocks(program, _SCORED_FLOATS)
-
-
-def blocks_to_count(program: Program) -> list[np.ndarray]:
-  """The same in smaller blocks, to look for the bounds of their layouts."""
-  return _blocks(program, _COUNTED_FLOATS)
-
-
-def _blocks(program: Program, floats: int) -> list[np.ndarray]:
-  """Consecutive blocks of configurations, int64, of about `floats` values."""
+def blocks(program: Program, floats: int) -> list[np.ndarray]:
+  """All configurations in order, in blocks int64 [n] of about `floats` values.
+  """
   at_once = max(1, floats // (
       program.num_configurable * len(program.bounds.config.minimum)))
   return np.split(np.arange(program.num_configs),
