@@ -112,18 +112,17 @@ def test_train_passes_them_and_says_what_tiles_count(
   task = TILE
   with caplog.at_level('INFO'):
     prepared, splits = task.prepared(settings(data_root, tmp_path))
-  tiles, why = feature_stats.what_tiles_count(splits.train)
+  every = read.read_kernels(str(data_root / 'train'), min_configs=-1)
+  tiles, why = feature_stats.what_tiles_count(every)
   assert f'Tile bounds count {tiles}: {why}.' in caplog.text
   assert prepared.model_kwargs == kwargs_of(data_root)
   model = task.compiled_model(prepared, splits)
   assert model.constants()['bytes_per_ns'] > 0
   # The baseline scales with all kernels: raw sizes come out the same.
   kernel = Kernel.load(str(next((data_root / 'valid').iterdir())))
-  every = FeatureStats.of_partition(
-      read.read_kernels(str(data_root / 'train'), min_configs=-1))
   ours, theirs = (
       scoring.Ranker(model, stats, splits.num_ops, TILE).scores(kernel)
-      for stats in (splits.stats, every))
+      for stats in (splits.stats, FeatureStats.of_partition(every)))
   np.testing.assert_allclose(theirs, ours, rtol=1e-5)
 
 
