@@ -9,13 +9,8 @@ What the training and prediction scripts rely on:
   * `model(graph, training)` and `model.forward(graph, num_configs)` take a
     scalar `GraphTensor` of several kernels and return float32
     `[kernels, configs]`; the lowest score is the fastest configuration.
-    `forward` of all but the baseline's five ranks duplicate configurations
-    last: see `_with_repeats_last`.
   * The trainable variables are the whole state, in an order that does not
     depend on the data: the scripts copy them by position.
-
-Train `MyEarlyJoinSAGE`. The baseline's five models are computed without copying
-config features onto nodes; the others are there to compare.
 
 Chapters, each of which uses only names of earlier ones:
   host: what touches the environment, the script's flags and its files.
@@ -25,20 +20,18 @@ Chapters, each of which uses only names of earlier ones:
   layers: LayerNorm, rounds of message passing.
   ranker: averaged weights, scoring in chunks, duplicates last.
   baseline: `EarlyJoinSAGE`, `LateJoinSAGE`, `EarlyJoinResGCN`,
-    `LateJoinResGCN`, `MLP`.
+    `LateJoinResGCN`, `MLP`, without copying config features onto nodes.
   tile ranker: `_TileRanker`, the base of the new models.
   statistics: undoes the scaling of features.
   geometry: loop nests, and what each configuration does in them.
   columns: what a network reads of tiles.
-  analytic: time from counts; `MyEarlyJoinSAGE`, which corrects that time, and
-    `AnalyticTileModel`, which has nothing else.
+  analytic: `AnalyticTileModel`, time from counts; `MyEarlyJoinSAGE`, the model
+    to train, which corrects that time.
   comparison: `EarlyJoinGCN`, `LateJoinGCN`, `EarlyJoinGAT`, `LateJoinGAT`,
-    `LateJoinConcatPoolSAGE`, `EarlyJoinConcatPoolSAGE`; `EnsembleRanker`,
-    copies of a model that are trained and scored together.
+    `LateJoinConcatPoolSAGE`, `EarlyJoinConcatPoolSAGE`; `EnsembleRanker`.
 
-Letters in shape remarks: `kernels` in the batch, `configs` of each kernel,
-`nodes` and `edges` of the whole batch, `F` and `G` columns of node and config
-features, `width` of a hidden layer.
+Remarks on shapes: `kernels` in the batch, `configs` of each kernel, `nodes` and
+`edges` of the whole batch, `F` and `G` columns of node and config features.
 
 Sources:
   [GCN] Kipf and Welling, ICLR 2017.  [GraphSAGE] Hamilton et al., NeurIPS 2017.
@@ -90,10 +83,8 @@ def _flag_of_running_script(name: str) -> Any:
 
 
 def _of_running_script(num_configs: int) -> Optional[Mapping[str, Any]]:
-  """Statistics of the data that the running script reads, for `_Statistics`:
-  the baseline's scripts scale features, but tell models only, by flags, where
-  the files are. None without such a script, or files with the usual columns.
-  """
+  """Statistics, for `_Statistics`, of the files that the running script's flags
+  name; None without such flags, or without files with the usual columns."""
   data_root = _flag_of_running_script('data_root')
   if data_root is None:
     return None
@@ -284,14 +275,11 @@ class _Inputs(NamedTuple):
 
 
 def _inputs_of(graph: tfgnn.GraphTensor) -> _Inputs:
-  """Takes the input tensors out of a graph, and leaves the labels behind."""
-  ops = graph.node_sets['op']
-  configs = graph.node_sets['config']
+  ops, configs = graph.node_sets['op'], graph.node_sets['config']
   feed = graph.edge_sets['feed'].adjacency
   config_feats = configs['feats']  # [kernels * configs, G]
   return _Inputs(
-      opcode=tf.cast(ops['op'], tf.int32),
-      node_feats=ops['feats'],
+      opcode=tf.cast(ops['op'], tf.int32), node_feats=ops['feats'],
       node_counts=tf.cast(ops.sizes, tf.int32),
       consumer=tf.cast(feed.source, tf.int32),
       producer=tf.cast(feed.target, tf.int32),
@@ -309,10 +297,8 @@ def _traced(function: Callable[..., Any], *specs: Any) -> Callable[..., Any]:
 
 
 class _Graph:
-  """Neighbour sums and pooling over a batch of kernels.
-
-  `is_training()` is `training`; the default is for graphs that a test makes.
-  """
+  """Neighbour sums and pooling over a batch of kernels; `training` is what
+  `is_training()` says, whose default is for graphs that a test makes."""
 
   def __init__(self, inputs: _Inputs,
                is_training: Callable[[], bool] = lambda: False):
@@ -320,9 +306,8 @@ class _Graph:
     self.nodes = tf.size(inputs.opcode)
     self.opcode, self.node_counts = inputs.opcode, inputs.node_counts
     self.kernels = tf.size(self.node_counts)
-    self.kernel_of = tf.repeat(  # int32 [nodes]
-        tf.range(self.kernels), self.node_counts)
-    self.kernel_of.set_shape([None])
+    self.kernel_of = tf.repeat(tf.range(self.kernels), self.node_counts)
+    self.kernel_of.set_shape([None])  # int32 [nodes]
     self.edges = {  # Sum over: (sending nodes, receiving nodes), int32 [edges]
         'consumers': (inputs.consumer, inputs.producer),
         'producers': (inputs.producer, inputs.consumer),
@@ -339,7 +324,6 @@ class _Graph:
       self._adjacency[of] = tf.SparseTensor(places, ones, shape)
       self.degree[of] = tf.math.unsorted_segment_sum(
           ones, receivers, self.nodes)
-      self.degree[of].set_shape([None])
       self._mean_adjacency[of] = tf.SparseTensor(
           places, 1 / tf.gather(self.degree[of], receivers), shape)
 
@@ -355,10 +339,8 @@ class _Graph:
     return y
 
   def sum_of(self, of: str, x: tf.Tensor) -> tf.Tensor:
-    """Sums `x` over the 'consumers', the 'producers' or 'both' of each node.
-
-    Shapes: x float32 [nodes, ...] -> same; 0 for nodes without such edges.
-    """
+    """Sums `x` over the 'consumers', the 'producers' or 'both' of each node, 0
+    without any: float32 [nodes, ...] -> same."""
     return self._product(self._adjacency[of], x)
 
   def mean_of(self, of: str, x: tf.Tensor) -> tf.Tensor:
@@ -404,9 +386,8 @@ class _Graph:
     return tf.concat([self.pool(reduction, x) for reduction in reductions], -1)
 
 
-_REDUCTIONS = {
-    'sum': tf.math.segment_sum,
-    'mean': None,  # From the sum; see `_Graph.pool`.
+_REDUCTIONS = {  # 'mean' is made of the sum; see `_Graph.pool`.
+    'sum': tf.math.segment_sum, 'mean': None,
     'max': tf.math.segment_max, 'min': tf.math.segment_min}
 
 
@@ -417,10 +398,9 @@ def _per_row(values: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
 
 def _dense(layer: tf.keras.layers.Dense, x: tf.Tensor,
            apart: bool = False) -> tf.Tensor:
-  """`layer(x)` for any rank: one matrix product over all leading dimensions.
-  With `apart` it rounds like the layer run op by op, as the baseline does:
-  without oneDNN, TensorFlow joins a product and its bias, unless a control
-  dependency is between them."""
+  """`layer(x)` for any rank, as one matrix product. With `apart` it rounds like
+  the baseline's, op by op: without oneDNN, TensorFlow joins a product and its
+  bias, unless a control dependency is between them."""
   if not apart:
     return _matmul(x, layer.kernel, layer.bias)
   y = _matmul(x, layer.kernel)
@@ -531,7 +511,7 @@ class _LayerNorm(tf.keras.layers.Layer):
 
 
 class _DenseNorm(tf.keras.layers.Layer):
-  """act(LayerNorm(x W + b))."""
+  """N(x W + b), with N the activation of LayerNorm."""
 
   def __init__(self, width: int, activation: str):
     super().__init__()
@@ -566,9 +546,11 @@ class _SAGERound(_DenseNorm):
 
   def update(self, graph: _Graph, x: tf.Tensor) -> tf.Tensor:
     """Shapes: x float32 [nodes, ..., width] -> same."""
-    joined = tf.concat([graph.mean_of('producers', x),
-                        graph.mean_of('consumers', x), x], -1)
-    return x + self(joined)
+    return x + self(tf.concat([*self.messages(graph, x), x], -1))
+
+  def messages(self, graph: _Graph, x: tf.Tensor) -> Sequence[tf.Tensor]:
+    """p and c, of the shape of x."""
+    return graph.mean_of('producers', x), graph.mean_of('consumers', x)
 
 
 class _GCNRound(_DenseNorm):
@@ -587,14 +569,13 @@ class _GCNRound(_DenseNorm):
         scale * (graph.sum_of('both', y) + y) + self.dense.bias)
 
 
-class _GATRound(_DenseNorm):
-  """One round of attention over the producers and over the consumers.
+class _GATRound(_SAGERound):
+  """`_SAGERound` with attention in place of the means.
 
-      x_v + N([p_v, c_v, x_v] W)
       p_v = sum of a_vu V x_u over the producers u of v
       a_vu = softmax over u of  k . leaky_relu(Q x_v + V x_u)
   for each head, heads side by side; c_v likewise over the consumers, with
-  weights of its own. A node without producers or consumers receives zeros.
+  weights of its own.
   Source: [GATv2], TF-GNN's layer; [GAT] attends in one direction and to itself.
   """
   _HEADS = 4
@@ -611,18 +592,17 @@ class _GATRound(_DenseNorm):
         for receiver in (tfgnn.TARGET, tfgnn.SOURCE))
 
   def build(self, input_shape):
-    super().build([None, 3 * input_shape[-1]])
+    super().build(input_shape)
     loop = tfgnn.homogeneous(  # Any graph: layers of TF-GNN build when called.
         tf.constant([0]), tf.constant([0]),
         node_features=tf.zeros([1, input_shape[-1]]))
     for attend in (self.attend_producers, self.attend_consumers):
       attend(loop, edge_set_name='edges')
 
-  def update(self, graph: _Graph, x: tf.Tensor) -> tf.Tensor:
+  def messages(self, graph, x):
     states = graph.with_states(x)
-    parts = [tf.reshape(attend(states, edge_set_name='edges'), tf.shape(x))
-             for attend in (self.attend_producers, self.attend_consumers)]
-    return x + self(tf.concat(parts + [x], -1))
+    return [tf.reshape(attend(states, edge_set_name='edges'), tf.shape(x))
+            for attend in (self.attend_producers, self.attend_consumers)]
 
 
 _LOG_SCALES = (1e2, 1e4, 1e6)
@@ -635,9 +615,8 @@ def _log_scales(x: tf.Tensor) -> tf.Tensor:
   Sizes span many orders of magnitude: a large s resolves small values, a small
   s large ones. Shapes: float32 [..., F] -> [..., 3 F].
   """
-  return tf.concat([
-      tf.sign(x) * tf.math.log1p(scale * tf.abs(x)) / math.log1p(scale)
-      for scale in _LOG_SCALES], -1)
+  return tf.concat([tf.sign(x) * tf.math.log1p(scale * tf.abs(x))
+                    / math.log1p(scale) for scale in _LOG_SCALES], -1)
 
 
 # -------------------------------------------------------------- chapter: ranker
@@ -699,9 +678,8 @@ class _RunningAverage(tf.keras.callbacks.Callback):
 def _use_one_operation(optimizer: tf.keras.optimizers.Optimizer) -> None:
   """Lets a plain Adam update each variable by TensorFlow's operation for it.
 
-  Keras's own takes some thirty small ones. On the sample data a step of
-  `MyEarlyJoinSAGE` takes 7 % less time on two cores, of `EarlyJoinSAGE` 1 %:
-  medians of 11 epochs in turn. Sparse gradients are left to Keras.
+  Keras's takes some thirty, and on the sample data on two cores 7 % more of a
+  step of `MyEarlyJoinSAGE`, of `EarlyJoinSAGE` 1 %. It keeps sparse gradients.
   """
   if type(optimizer) is not tf.keras.optimizers.Adam or optimizer.amsgrad:
     return
@@ -774,16 +752,13 @@ class _TrainedModel(tf.keras.Model):
 
   @tf.autograph.experimental.do_not_convert
   def train_step(self, data):
-    """One step on a batch (graph, labels); returns metrics.
-
-    The loss is the mean over the members of each one's own.
-    """
+    """One step on a batch (graph, labels), by the mean of the members' losses;
+    returns metrics."""
     graph, labels = data
     number = len(self._members)
     with tf.GradientTape() as tape:
-      scores, own_losses = zip(*(
-          member.scores_and_own_loss(graph, labels)
-          for member in self._members))
+      scores, own_losses = zip(*(member.scores_and_own_loss(graph, labels)
+                                 for member in self._members))
       loss = self.compiled_loss(
           tf.tile(labels, [number, 1]), tf.concat(scores, 0),
           regularization_losses=[part / number for part in self.losses])
@@ -820,8 +795,7 @@ def _with_repeats_last(scores: tf.Tensor,
       tf.gather(tf.reshape(scores, [-1]), first), tf.shape(scores))
   worst = tf.reduce_max(of_first, -1, keepdims=True)
   size = tf.maximum(tf.reduce_max(tf.abs(of_first), -1, keepdims=True), 1.0)
-  # argsort is stable.
-  order = tf.argsort(tf.where(copies, of_first, np.inf))
+  order = tf.argsort(tf.where(copies, of_first, np.inf))  # Which is stable.
   k = tf.cast(tf.argsort(order) + 1, tf.float32)
   last = tf.minimum(worst + k * (size / 1024), tf.float32.max)
   return tf.where(copies, last, scores)
@@ -1052,17 +1026,17 @@ class _SAGE(_BaselineRanker):
     layer = self._gnn_layers[0].layers[0]
     if not self._early:
       return self._linear(graph, layer, x)
-    neighbor, own = tf.split(layer.kernel, 2, axis=0)
+    neighbor, node = tf.split(layer.kernel, 2, axis=0)
     return (self._aggregated(graph, x @ self._rows(neighbor)[0])
-            + x @ self._rows(own)[0] + layer.bias)
+            + x @ self._rows(node)[0] + layer.bias)
 
   def _with_configs(self, graph, encoded, config_feats):
-    neighbor, own = tf.split(self._gnn_layers[0].layers[0].kernel, 2, axis=0)
+    neighbor, node = tf.split(self._gnn_layers[0].layers[0].kernel, 2, axis=0)
     # All nodes of a kernel share its config columns, so a sum over neighbours
     # is those columns times the aggregate of ones, such as the degree.
     ones = tf.ones_like(encoded[:, :1, tf.newaxis])  # [nodes, 1, 1]
     return (encoded[:, tf.newaxis]  # [nodes, configs, width]
-            + graph.on_nodes(_matmul(config_feats, self._rows(own)[1]))
+            + graph.on_nodes(_matmul(config_feats, self._rows(node)[1]))
             + self._aggregated(graph, ones) * graph.on_nodes(
                 _matmul(config_feats, self._rows(neighbor)[1])))
 
@@ -1078,9 +1052,9 @@ class _SAGE(_BaselineRanker):
     if not self._early:
       joined = tf.concat([self._aggregated(graph, x), x], -1)
       return _dense(layer, joined, apart=True)
-    neighbor, own = tf.split(layer.kernel, 2, axis=0)
+    neighbor, node = tf.split(layer.kernel, 2, axis=0)
     return (self._aggregated(graph, _matmul(x, neighbor))
-            + _matmul(x, own, layer.bias))
+            + _matmul(x, node, layer.bias))
 
 
 class _SumSAGE(_SAGE):
@@ -1126,13 +1100,12 @@ class _ResGCN(_BaselineRanker):
     activation = self._activation_fn = _activation(hidden_activation)
     self._directed = directed
     self._reduction = reduction
-    self._gc_layers = []  # Before the others: variables follow this order.
+    # Before the others: variables follow this order.
+    self._gc_layers = [tuple(_mlp([hidden_dim] * mlp_layers, activation)
+                             for _ in range(3 if directed else 1))
+                       for _ in range(num_gnns)]
     self._prenet = _mlp([hidden_dim, hidden_dim], activation)
     self._postnet = _mlp([hidden_dim, 1], activation)
-    for _ in range(num_gnns):
-      self._gc_layers.append(
-          tuple(_mlp([hidden_dim] * mlp_layers, activation)
-                for _ in range(3 if directed else 1)))
 
   def _build_layers(self, node_width: int, config_width: int) -> None:
     leading = [None, None] if self._early else [None]
@@ -1215,7 +1188,7 @@ class _GatedJoin(tf.keras.layers.Layer):
   """Joins a configuration, b, to a state that does not depend on it, a.
 
       N(a A + (1 + a G) * (b B))
-  with biases in A and G, and N the activation of LayerNorm.
+  with biases in A and G, and N as in `_DenseNorm`.
   """
 
   def __init__(self, width: int, activation: str):
@@ -1262,9 +1235,8 @@ class _TileRanker(_Ranker):
   Args:
     hidden_dim: width of all layers but those on x, of joint_dim.
     op_embed_dim: width of an embedded opcode.
-    node_rounds, head_layers: see above.
     hidden_activation: a function of `tf.nn`.
-    averaging, objective: see `_TrainedModel`.
+    node_rounds, head_layers: see above; averaging, objective: `_TrainedModel`.
   """
   _round = _SAGERound
   _pooling = ('mean', 'max', 'sum')
@@ -1361,11 +1333,10 @@ class _Statistics(tf.keras.layers.Layer):
 
   Args:
     stored: {'node': {'minimum': [...], 'maximum': [...]}, 'config': ...} over
-      all columns of the files; columns with equal bounds are dropped. Optional
-      keys: 'all_kernels', the same over all train kernels; 'tiles', whether
-      tile bounds count 'elements' or 'layout tiles'. None: unknown.
-      'script': `_of_running_script(num_configs)`; 'tiles' alone: the same but
-      for these.
+      all columns of the files; columns with equal bounds are dropped. Optional:
+      'all_kernels', the same over all train kernels; 'tiles', what tile bounds
+      count, one of `_TILES`. None: unknown. 'script':
+      `_of_running_script(num_configs)`; 'tiles' alone: the same but for these.
     keeps: store them as a trainable variable with gradient 0, because the
       scripts copy only trainable variables into a new model.
   """
@@ -1375,9 +1346,9 @@ class _Statistics(tf.keras.layers.Layer):
     self._keeps = keeps
     self._is_found = _is_to_find(stored)
     if self._is_found:
-      given = {} if stored == 'script' else stored
+      units = {} if stored == 'script' else stored
       stored = _of_running_script(num_configs)
-      stored = stored and {**stored, **given}
+      stored = stored and {**stored, **units}
     self._numbers_of_used = {}  # By table; empty where they are unknown.
     # [2 statistics, minimum and maximum, node and config columns and 1]
     self._initial = np.zeros([2, 2, sum(_TABLE_WIDTHS.values()) + 1], 'float32')
@@ -1399,8 +1370,7 @@ class _Statistics(tf.keras.layers.Layer):
     self._initial[..., -1] = tiles == _TILES[1]
 
   def _bounds_of(self, stored, table):
-    """float32 [minimum and maximum, columns]."""
-    try:
+    try:  # float32 [minimum and maximum, columns]
       return np.array([list(stored[table][key]) for key in (
           'minimum', 'maximum')], np.float32)
     except (KeyError, TypeError, ValueError):
@@ -1410,13 +1380,9 @@ class _Statistics(tf.keras.layers.Layer):
           '`tpu-graphs-ext stats` prints them.') from None
 
   def check(self, node_width: int, config_width: int) -> None:
-    """Raises a ValueError unless exactly that many columns vary.
-
-    Call it before `build`.
-
-    Statistics of the running script become unknown instead: its features may
-    come from a cache that is older than the files.
-    """
+    """Raises a ValueError unless exactly that many columns vary. Statistics of
+    the running script become unknown instead: its features may come from a
+    cache that is older than the files. Call it before `build`."""
     widths = {'node': node_width, 'config': config_width}
     for table, used in self._numbers_of_used.items():
       if used != widths[table]:
@@ -1431,11 +1397,8 @@ class _Statistics(tf.keras.layers.Layer):
         self._initial = np.zeros_like(self._initial)
 
   def require_fit(self, batches: tf.data.Dataset) -> None:
-    """Raises a ValueError if a script trains on features of another scale.
-
-    That is so where its cache is older than its files, which the statistics are
-    of. Looks once at a few `batches`, of (graph, ...).
-    """
+    """Raises a ValueError if a script's cache, which it trains on, is older
+    than its files. Looks once at a few `batches`, of (graph, ...)."""
     if not self._is_to_check:
       return
     self._is_to_check, wrong, rows = False, 0, 0
@@ -1468,26 +1431,19 @@ class _Statistics(tf.keras.layers.Layer):
     """Gives the variable a gradient when added to a score."""
     return 0 * tf.reduce_sum(self._table)
 
-  def _bounds(self) -> tf.Tensor:
-    """The numbers, without a gradient."""
-    return tf.stop_gradient(self._table)
-
   def in_elements(self) -> tf.Tensor:
     """Whether tile bounds count elements: bool []."""
-    return self._bounds()[0, 0, -1] > 0
+    return tf.stop_gradient(self._table)[0, 0, -1] > 0
 
   def known(self) -> tf.Tensor:
     """bool []."""
-    low, high = tf.unstack(self._bounds(), axis=1)
+    low, high = tf.unstack(tf.stop_gradient(self._table), axis=1)
     return tf.reduce_any(low != high)
 
   def raw(self, table: str, x: tf.Tensor,
           graph: Optional[_Graph] = None) -> tf.Tensor:
-    """[..., used columns] -> whole numbers [..., all columns].
-
-    Each row chooses between the two statistics; with a graph, whose nodes they
-    are, each kernel does.
-    """
+    """[..., used columns] -> whole numbers [..., all columns]. Each row chooses
+    between the two statistics; with a graph, of its nodes, each kernel does."""
     candidates, broken = self._candidates(table, x)
     if graph is not None:
       broken = graph.on_nodes(tf.math.segment_sum(broken, graph.kernel_of))
@@ -1499,7 +1455,7 @@ class _Statistics(tf.keras.layers.Layer):
     """What `raw` chooses from, float32 [..., 2 statistics, all columns], and
     how many of them are not whole numbers, [..., 2 statistics, 1]."""
     node, config, _ = tf.split(
-        self._bounds(), [*_TABLE_WIDTHS.values(), 1], -1)
+        tf.stop_gradient(self._table), [*_TABLE_WIDTHS.values(), 1], -1)
     low, high = tf.unstack(node if table == 'node' else config, axis=1)
     used = low != high  # [2, all columns]
     zeros = x.shape[-1]  # The column of zeros that is appended.
@@ -1531,7 +1487,7 @@ _NODE_COLUMNS = {
     'convolution': (93, 14), 'feature_groups': (107, 1),
     'minor_to_major': (134, 6)}
 _WINDOW = ('window', 'stride', 'window_dilation', 'base_dilation')
-_BOUNDS = (8, 0)  # First config columns: of the output's, the filter's.
+_BOUNDS = (8.0, 0.0)  # First config columns: of the output's, the filter's.
 _INPUT_BOUNDS = slice(16, 24)  # Config columns that are always empty.
 _ELEMENT_BYTES = (4, 1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8, 2, 8, 16, 4, 4, 4)
 _CONVOLUTION, _COPY, _DOT = 26, 27, 34
@@ -1598,11 +1554,23 @@ def _matvec(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
   return tf.reduce_sum(x * tf.expand_dims(y, 1), 2)
 
 
-def _ranks(chosen: tf.Tensor, places: int) -> tf.Tensor:
-  """[..., dims] of 0 and 1 -> [..., places, dims], a row for each 1 in turn."""
-  place = tf.expand_dims(tf.cumsum(chosen, -1), -2)
-  number = [[float(i + 1)] for i in range(places)]
-  return tf.expand_dims(chosen, -2) * _as_float(tf.equal(place, number))
+def _leading(number: tf.Tensor) -> tf.Tensor:
+  """1 for so many first dimensions: [..., 1] -> [..., 6]."""
+  return _as_float(tf.constant(_PLACES) < number)
+
+
+def _in_turn(chosen: tf.Tensor) -> tf.Tensor:
+  """[rows, 6] of 0 and 1 -> [rows, 6, 6], a row for each 1 in turn."""
+  return _transposed(_hot(tf.cumsum(chosen, -1) - 1) * chosen[..., tf.newaxis])
+
+
+def _minor_first(ranks: tf.Tensor) -> tf.Tensor:
+  """Ranks [rows, n] -> places of the dimensions of all n tensors, each tensor's
+  in reverse: int32 [rows, n * 6]."""
+  place, rank = tf.constant(_PLACES), tf.expand_dims(ranks, -1)
+  reverse = tf.where(place < rank, rank - 1 - place, place)  # [rows, n, 6]
+  reverse += [[float(_DIMS * i)] for i in range(ranks.shape[1])]
+  return tf.reshape(tf.cast(reverse, tf.int32), [-1, _DIMS * ranks.shape[1]])
 
 
 class _NodeRows(NamedTuple):
@@ -1613,45 +1581,41 @@ class _NodeRows(NamedTuple):
   size: tf.Tensor        # [rows, 6], of physical dimensions, most major first
   unit: tf.Tensor        # [rows, 6], the same, of a layout tile
   order: tf.Tensor       # [rows, 6, 6], 1 for a physical and its logical one
+  padded: tf.Tensor      # [rows, 1], elements of whole layout tiles
+  padded_bytes: tf.Tensor  # [rows, 1]
 
 
 class _Nodes:
   """The nodes of a batch of kernels in raw units, all float32.
 
-  Attributes, [nodes] and more as in `_NodeRows`:
-    padded, stored_bytes: elements and bytes of whole layout tiles.
+  Attributes, [nodes] where nothing else is said, and those of `_NodeRows`:
     inputs, outputs: 1 for tensors that the kernel reads and writes.
     convolution, tiled, pool: int32 [kernels], nodes; `tiled_rows` its rows;
       `has_convolution`, [kernels], and `has_pool`, [kernels, 1], are 0 in
       kernels without one.
     before_transposition, permutation: see `_find_transposition`.
   """
-  _DEPTH = 8  # Nodes between a transposition and an input, at most.
 
   def __init__(self, graph: _Graph, raw: tf.Tensor, hardware: _Hardware):
     self._graph, self.kernel_of = graph, graph.kernel_of
     self._number = tf.range(graph.nodes)  # int32 [nodes]
-    self.column = {  # [nodes, columns]
-        name: raw[:, first:first + number]
-        for name, (first, number) in _NODE_COLUMNS.items()}
-    # A fusion and its body share parameter numbers.
+    self.column = {name: raw[:, first:first + number]  # [nodes, columns]
+                   for name, (first, number) in _NODE_COLUMNS.items()}
     number = tf.cast(tf.clip_by_value(  # int32 [nodes]
         tf.squeeze(self.column['parameter_number'], 1), 0, _KEYS - 1), tf.int32)
     self.parameter_key = self.kernel_of * _KEYS + number  # int32 [nodes]
     sizes = self._read_sizes()
-    self.rank = tf.reduce_sum(_as_float(sizes > 0), -1)
+    self.rank = tf.reduce_sum(_as_float(sizes > 0), -1, keepdims=True)
     self.shape = tf.maximum(sizes, 1)
-    self.elements = _product(self.shape)
+    self.elements = _product(self.shape)[:, tf.newaxis]
     self._tie_break = tf.reduce_sum(tf.math.log(self.shape), -1) / 1000  # < 0.2
     types = _as_float(self.column['element_type'] > 0)  # [nodes, 19]
-    self.element_bytes = tf.reduce_max(types * _ELEMENT_BYTES, -1)
-    self.element_bytes += 4 * _as_float(self.element_bytes == 0)
+    element_bytes = tf.reduce_max(types * _ELEMENT_BYTES, -1, keepdims=True)
+    self.element_bytes = tf.where(element_bytes > 0, element_bytes, 4.0)
     self._lay_out(hardware)
-    self.padded = _product(tf.math.ceil(self.size / self.unit) * self.unit)
-    self.stored_bytes = self.element_bytes * self.padded
-    self._rows = tf.concat([  # [nodes, 56]
-        tf.stack([self.rank, self.elements], 1), self.shape, self.size,
-        self.unit, tf.reshape(self.order, [-1, _DIMS ** 2])], 1)
+    self.padded = _product(
+        tf.math.ceil(self.size / self.unit) * self.unit)[:, tf.newaxis]
+    self.padded_bytes = self.element_bytes * self.padded
     self._find_roles(hardware)
 
   def _read_sizes(self) -> tf.Tensor:
@@ -1664,6 +1628,7 @@ class _Nodes:
     is_sliced = (is_parameter & tf.equal(first, last)  # bool [nodes]
                  & ((reader == _SLICE) | (reader == _DYNAMIC_SLICE))
                  & tf.reduce_all(taken <= sizes, -1))
+    # The parameter of a body and the fusion's, which shares its number.
     same = tf.gather(tf.math.unsorted_segment_max(  # int32 [nodes]
         tf.where(is_sliced, self._number, -1), self.parameter_key,
         graph.kernels * _KEYS), self.parameter_key)
@@ -1674,9 +1639,8 @@ class _Nodes:
 
   def rows(self, index: tf.Tensor) -> _NodeRows:
     """Of nodes, int32 [rows]."""
-    *parts, order = tf.split(
-        tf.gather(self._rows, index), [1, 1, *[_DIMS] * 3, _DIMS ** 2], 1)
-    return _NodeRows(*parts, tf.reshape(order, [-1, _DIMS, _DIMS]))
+    return _NodeRows(*(tf.gather(getattr(self, name), index)
+                       for name in _NodeRows._fields))
 
   def opcode_is(self, opcode: int) -> tf.Tensor:
     """1 on nodes with that opcode: [nodes]."""
@@ -1684,44 +1648,36 @@ class _Nodes:
 
   def _lay_out(self, hardware: _Hardware) -> None:
     """Sets `order`, `size` and `unit` by the layout, else row-major."""
-    rank = tf.expand_dims(self.rank, -1)  # [nodes, 1]
-    position = tf.constant(_PLACES)  # [6]
-    exists = _as_float(position < rank)  # [nodes, 6]
-    places = tf.cast(tf.maximum(rank - 1 - position, 0), tf.int32)
-    stored = tf.gather(  # [nodes, 6]
-        self.column['minor_to_major'], places, batch_dims=1)
+    exists = _leading(self.rank)  # [nodes, 6]
+    stored = tf.gather(self.column['minor_to_major'],  # [nodes, 6]
+                       _minor_first(self.rank), batch_dims=1)
     on_rows = tf.expand_dims(exists, -1)  # [nodes, 6, 1]
     order = _hot(stored) * on_rows  # [nodes, 6, 6]
-    is_permutation = tf.reduce_all(tf.equal(  # bool [nodes, 1, 1]
-        tf.reduce_sum(order, 1, keepdims=True), tf.expand_dims(exists, 1)),
-                                   -1, keepdims=True)
-    self.order = tf.where(is_permutation, order, tf.constant(_EYE) * on_rows)
+    is_permutation = tf.reduce_all(  # bool [nodes, 1]
+        tf.equal(tf.reduce_sum(order, 1), exists), -1, keepdims=True)
+    self.order = tf.where(
+        is_permutation[..., tf.newaxis], order, tf.constant(_EYE) * on_rows)
     self.size = _matvec(self.order, self.shape) + 1 - exists
-    minor, next_minor = (  # [nodes, 6]
-        _as_float(position == rank - i) for i in (1, 2))
-    alone = _as_float(rank == 1)  # [nodes, 1]
+    minor, second = (_hot(self.rank[:, 0] - i) for i in (1, 2))  # [nodes, 6]
+    alone = _as_float(self.rank == 1)  # [nodes, 1]
     # A half or a quarter of the sublanes where that holds all rows.
     half = hardware.sublanes / 2
     rows = tf.maximum(1.0, half / 2 * (  # [nodes, 6]
         1 + _as_float(self.size > half / 2) + 2 * _as_float(self.size > half)))
-    self.unit = (1 + minor * (hardware.lanes - 1) + next_minor * (rows - 1)
+    self.unit = (1 + minor * (hardware.lanes - 1) + second * (rows - 1)
                  + minor * alone * hardware.lanes * (hardware.sublanes - 1))
 
   def read_by(self, mask: tf.Tensor) -> tf.Tensor:
     """Marks the producers of the marked nodes: [nodes] -> same."""
-    consumer, producer = self._graph.edges['consumers']  # int32 [edges]
-    return tf.sign(tf.math.unsorted_segment_sum(
-        tf.gather(mask, consumer), producer, self._graph.nodes))
+    return tf.sign(self._graph.sum_of('consumers', mask))
 
   def operands_of(self, mask: tf.Tensor) -> tf.Tensor:
     """Like `read_by`, without the roots of called computations."""
     return self.read_by(mask) * self.is_no_root
 
   def pick(self, score: tf.Tensor) -> tuple:
-    """The node of each kernel with the highest score, int32 [kernels], and 1
-    where that score is not 0, [kernels].
-
-    Scores are whole numbers; of equal ones, the larger tensor's.
+    """The node of each kernel with the highest score, a whole number, of equal
+    ones the larger tensor: int32 [kernels]; and 1 where it is not 0, [kernels].
     """
     score += self._tie_break  # [nodes]
     best = tf.math.segment_max(score, self.kernel_of)  # [kernels]
@@ -1740,12 +1696,10 @@ class _Nodes:
     return tf.where(self._graph.on_nodes(marks) > 0, mask, other)
 
   def _is_like(self, index: tf.Tensor) -> tf.Tensor:
-    """Marks nodes with the shape of one of their kernel: int32 [kernels] ->
-    [nodes]."""
-    index = self._graph.on_nodes(index)
-    return _as_float(
-        tf.equal(self.rank, tf.gather(self.rank, index))
-        & tf.reduce_all(tf.equal(self.shape, tf.gather(self.shape, index)), -1))
+    """Marks nodes with the shape of the one at `index`, int32 [kernels]."""
+    shape = tf.concat([self.rank, self.shape], 1)  # [nodes, 7]
+    return _as_float(tf.reduce_all(tf.equal(
+        shape, tf.gather(shape, self._graph.on_nodes(index))), -1))
 
   def _find_roles(self, hardware: _Hardware) -> None:
     """Sets `inputs`, `outputs` and the rest; masks are [nodes]."""
@@ -1757,7 +1711,7 @@ class _Nodes:
     body = fused * (1 - self.is_no_root)
     main = self.marked(self.pick(2 * body + root)[0])
     self.inputs = self.opcode_is(_PARAMETER) * self._if_any(
-        fused, _as_float(self.rank > 0))
+        fused, tf.squeeze(_as_float(self.rank > 0), 1))
     self.outputs = self._if_any(
         self.operands_of(main * self.opcode_is(_TUPLE)), main)
     products = (self.opcode_is(_CONVOLUTION) + self.opcode_is(_DOT)) * tf.sign(
@@ -1788,7 +1742,7 @@ class _Nodes:
         self.has_convolution + has_pool + hardware.in_elements > 0, _MOST,
         tf.where(is_roomy > 0, _ROOMY, _NARROW))
     # A result of four bytes can hold the sums; others cannot.
-    has_room = self.outputs * _as_float(tf.equal(self.element_bytes, 4))
+    has_room = self.outputs * _as_float(tf.equal(self.element_bytes[:, 0], 4))
     self.sum_bytes = 4 * self.has_convolution * (  # [kernels]
         1 - tf.math.segment_max(has_room, self.kernel_of))
     self._find_update()
@@ -1801,57 +1755,52 @@ class _Nodes:
     tiled = self.tiled_rows
     updates = self.operands_of(  # [nodes]
         self.marked(self.tiled) * self.opcode_is(_DYNAMIC_UPDATE_SLICE))
-    updates *= _as_float(tf.equal(
-        self.rank, self._graph.on_nodes(tf.squeeze(tiled.rank, 1))))
+    updates *= tf.squeeze(_as_float(tf.equal(
+        self.rank, self._graph.on_nodes(tiled.rank))), 1)
     # Of the tensor and what is written into it the smaller one.
     update, has_update = self.pick(updates * (2 - 2 * self._tie_break))
-    self.written = tf.where(
-        has_update[:, tf.newaxis] > 0, tf.maximum(
-            _matvec(tiled.order, tf.gather(self.shape, update)), 1), tiled.size)
+    written = tf.maximum(  # [kernels, 6]
+        _matvec(tiled.order, tf.gather(self.shape, update)), 1)
+    self.written = tf.where(has_update[:, tf.newaxis] > 0, written, tiled.size)
 
   def _find_summed(self) -> None:
     """Sets `summed` [kernels, 6], 1 for physical dimensions of the tiled tensor
     over which a kernel without a product reduces: one program loops there."""
     picked, reduces = self.pick(self.opcode_is(_REDUCE) * tf.sign(
         self._graph.sum_of('producers', self._as_tiled)))
-    order = self.tiled_rows.order  # [kernels, 6, 6]
-    kept = _matvec(order, self.kept_by(picked, self.tiled_rows))
-    self.summed = (tf.reduce_sum(order, 2) - kept) * (
+    tiled = self.tiled_rows
+    kept = _matvec(tiled.order, self.kept_by(picked, tiled))  # [kernels, 6]
+    self.summed = (_leading(tiled.rank) - kept) * (
         reduces * (1 - self.has_convolution))[:, tf.newaxis]
 
   def _listed(self, index: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
     """One-hot rows [rows, 6, 6] of the first dimensions, [rows, 1] of them,
     that nodes, int32 [rows], list."""
-    is_listed = _as_float(tf.constant(_PLACES) < number)  # [rows, 6]
     return (_hot(tf.gather(self.column['dimensions'], index))
-            * tf.expand_dims(is_listed, -1))
+            * tf.expand_dims(_leading(number), -1))
 
   def kept_by(self, index: tf.Tensor, whole: _NodeRows) -> tf.Tensor:
     """1 for dimensions of `whole` that nodes, int32 [rows], keep if they reduce
     it: [rows, 6]."""
-    rank = tf.gather(self.rank, index)[:, tf.newaxis]  # [rows, 1]
+    rank = tf.gather(self.rank, index)  # [rows, 1]
     removed = tf.reduce_max(self._listed(index, whole.rank - rank), 1)
-    kept = _as_float(tf.constant(_PLACES) < whole.rank) * (1 - removed)
-    return kept * _as_float(
-        (tf.gather(self.opcode_is(_REDUCE), index)[:, tf.newaxis] > 0)
-        & (rank < whole.rank)
-        & tf.equal(tf.reduce_sum(kept, -1, keepdims=True), rank))
+    kept = _leading(whole.rank) * (1 - removed)  # [rows, 6]
+    is_reduce = tf.gather(self.opcode_is(_REDUCE), index)[:, tf.newaxis]
+    return kept * is_reduce * _as_float((rank < whole.rank) & tf.equal(
+        tf.reduce_sum(kept, -1, keepdims=True), rank))
 
   def _find_transposition(self, hardware: _Hardware) -> None:
     """Sets `before_transposition` [nodes], 1 for what it depends on, and its
-    `permutation` of dimensions [kernels, 6, 6].
-
-    A TPU's compiler transposes by layouts instead.
-    """
+    `permutation` of dimensions [kernels, 6, 6]. TPUs transpose by layouts."""
     transposes = (hardware.in_elements * self.opcode_is(_TRANSPOSE)
                   * self._as_tiled)  # [nodes]
     picked, _ = self.pick(transposes)
     before = self.read_by(transposes * self.marked(picked))  # [nodes]
-    for _ in range(self._DEPTH):
+    for _ in range(8):  # Nodes between it and an input, at most.
       before = tf.maximum(before, self.read_by(before))
     self.before_transposition = before
     self.permutation = _transposed(
-        self._listed(picked, tf.gather(self.rank, picked)[:, tf.newaxis]))
+        self._listed(picked, tf.gather(self.rank, picked)))
 
 
 def _product_as_convolution(product: _NodeRows, left: _NodeRows,
@@ -1865,32 +1814,19 @@ def _product_as_convolution(product: _NodeRows, left: _NodeRows,
   its features; the others are spatial. -1 stands for a missing dimension. Rows
   are kernels, meaningless without a product.
   """
-  def if_any(condition, number):
-    return tf.where(condition, number, -1.0)
-
   batch = left.rank + right.rank - product.rank - 2  # [kernels, 1]
-  has_rows, has_columns = (  # bool [kernels, 1]
-      left.rank - 1 > batch, right.rank - 1 > batch)
+  row = tf.where(left.rank - 1 > batch, batch, -1.0)  # [kernels, 1], as both
+  column, right_column = (tf.where(right.rank - 1 > batch, x.rank - 1, -1.0)
+                          for x in (product, right))
   spatial = tf.constant(_PLACES[:_SPATIAL]) + tf.zeros_like(batch)
   in_batch = spatial < batch  # bool [kernels, 4], as `spatial`
-  place = spatial + _as_float(~in_batch & has_rows)  # [kernels, 4]
+  place = spatial + _as_float(~in_batch & (row >= 0))  # [kernels, 4]
   is_row = in_batch | (place < tf.minimum(product.rank, left.rank - 1))
   numbers = tf.concat([  # [kernels, 14]
-      if_any(has_rows, batch), left.rank - 1, if_any(is_row, place), batch,
-      if_any(has_columns, right.rank - 1), if_any(in_batch, spatial),
-      if_any(has_rows, batch), if_any(has_columns, product.rank - 1)], 1)
+      row, left.rank - 1, tf.where(is_row, place, -1.0), batch, right_column,
+      tf.where(in_batch, spatial, -1.0), row, column], 1)
   window = tf.where(in_batch, product.shape[:, :_SPATIAL], 1.0)  # [kernels, 4]
   return {'convolution': numbers, 'window': window, 'base_dilation': window}
-
-
-def _minor_first(ranks: tf.Tensor) -> tf.Tensor:
-  """Ranks [kernels, n] -> places of the dimensions of all n tensors, each
-  tensor's in reverse: int32 [kernels, n * 6]."""
-  place, rank = tf.constant(_PLACES), tf.expand_dims(ranks, -1)
-  reverse = tf.where(  # [kernels, n, 6]
-      place < rank, rank - 1 - place, place)
-  reverse += [[float(_DIMS * i)] for i in range(ranks.shape[1])]
-  return tf.reshape(tf.cast(reverse, tf.int32), [-1, _DIMS * ranks.shape[1]])
 
 
 class _Streams(NamedTuple):
@@ -1920,23 +1856,20 @@ class _Loops(NamedTuple):
   rows: tf.Tensor      # [kernels, 12], 1 for rows that meet the same weights
   features: tf.Tensor  # [kernels, 12], 1 for features in and out
   taps: tf.Tensor      # [kernels, 12], 1 where each element has own weights
-  bound: tf.Tensor     # int32 [kernels, 12], config columns of tile bounds
+  bound: tf.Tensor     # int32 [kernels, 12], config columns of bounds; 24: none
   kernel_axis: tf.Tensor  # int32 [kernels, 6], axis of filter dimensions, or -1
   written: tf.Tensor   # [kernels, 6], elements of the size that are written
   products: tf.Tensor  # [kernels], how many; all but the last are left out
-  has_convolution: tf.Tensor  # [kernels]
   has_pool: tf.Tensor         # [kernels], whether it reduces windows
   vector_ops: tf.Tensor       # [kernels]
   sum_bytes: tf.Tensor        # [kernels], of a product's sums, an element
   most_tiles: tf.Tensor       # [kernels], see `_Counts.crowding`
   streams: _Streams
-  source: tf.Tensor    # int32 [kernels], the stream of the largest input
-  minor_first: tf.Tensor  # int32 [kernels, 18], axes and `source`'s dimensions,
+  picked: tf.Tensor    # int32 [kernels, 3], streams: the largest input; then a
+                       # product's operands, else the largest input and output
+  minor_first: tf.Tensor  # int32 [kernels, 30], of axes and `picked`,
                        # each tensor's most minor one first
   summed: tf.Tensor    # [kernels, 6], see `_Nodes`
-  operands: tf.Tensor  # int32 [kernels, 2], streams: a product's operands, else
-                       # the largest input and output
-  operands_minor_first: tf.Tensor  # int32 [kernels, 12], their dimensions
   hardware: _Hardware
 
 
@@ -1970,8 +1903,8 @@ class _Geometry:
     return _Hardware(*tf.unstack(tf.where(
         statistics.in_elements(), in_elements, in_tiles)))
 
-  @classmethod
-  def loops(cls, graph: _Graph, raw: tf.Tensor, hardware: _Hardware) -> _Loops:
+  @staticmethod
+  def loops(graph: _Graph, raw: tf.Tensor, hardware: _Hardware) -> _Loops:
     """Loop nests from node features in their own units, [nodes, 140]."""
     nodes = _Nodes(graph, raw, hardware)
     tiled = nodes.tiled_rows
@@ -1979,81 +1912,60 @@ class _Geometry:
         _transposed(tiled.order), [[0, 0], [0, 0], [0, _AXES - _DIMS]])
     conv, pool = _Convolution(graph, nodes, output_axes), _Pool(nodes, tiled)
     streams, picked, ranks = _streams(graph, nodes, conv, pool, output_axes)
-    dims, filters = conv.dims, conv.dims.filter_rows
-    # The filter's, with those that follow the output: [kernels, 12].
-    size, unit = (
-        tf.concat([of_output, tf.where(dims.exists > 0, of_filter, of_pool)], 1)
-        for of_output, of_filter, of_pool in (
-            (tiled.size, filters.size, pool.size),
-            (tiled.unit, filters.unit, 1.0)))
-    exists = tf.reduce_sum(tiled.order, 2)  # [kernels, 6]
-    windows = exists * pool.is_cut  # [kernels, 6]
     has_pool = nodes.has_pool > 0  # bool [kernels, 1]
-    rank = tf.where(has_pool, tiled.rank, filters.rank)  # [kernels, 1]
-    order = tf.where(  # [kernels, 6, 6]
-        tf.expand_dims(has_pool, -1), tiled.order, filters.order)
+    filters = nodes.rows(tf.where(
+        has_pool[:, 0], nodes.tiled, conv.dims.filter))
+    is_filter = conv.dims.exists > 0  # bool [kernels, 1]
+    size = tf.concat([  # [kernels, 12], as `unit`
+        tiled.size, tf.where(is_filter, filters.size, pool.size)], 1)
+    unit = tf.concat([tiled.unit, tf.where(is_filter, filters.unit, 1.0)], 1)
+    # Bounds in elements are of logical dimensions, others of physical ones.
+    dims = tf.where(hardware.in_elements > 0, tf.concat(  # [kernels, 12, 6]
+        [tiled.order, filters.order], 1), [_EYE + _EYE])
+    bound = tf.reduce_sum(dims * _PLACES, 2) + tf.repeat(_BOUNDS, _DIMS)
+    bound = tf.where(tf.reduce_sum(dims, 2) > 0, bound, float(
+        _TABLE_WIDTHS['config']))
     return _Loops(
         size=size, unit=unit, units=tf.math.ceil(size / unit),
-        is_loop=tf.concat([exists, conv.filter_loops + windows], 1),
+        is_loop=tf.concat([_leading(tiled.rank),
+                           conv.filter_loops + pool.is_cut], 1),
         rows=conv.rows, features=conv.features,
-        taps=conv.taps + tf.pad(windows, [[0, 0], [_DIMS, 0]]),
-        bound=cls._bound_columns(tf.concat([tiled.order, order], 1), hardware),
+        taps=conv.taps + tf.pad(pool.is_cut, [[0, 0], [_DIMS, 0]]),
+        bound=tf.cast(bound, tf.int32),
         kernel_axis=tf.where(has_pool, pool.kernel_axis, conv.kernel_axis),
         written=nodes.written, products=nodes.products,
-        has_convolution=nodes.has_convolution,
         has_pool=tf.squeeze(nodes.has_pool, 1), vector_ops=nodes.vector_ops,
         sum_bytes=nodes.sum_bytes, most_tiles=nodes.most_tiles,
-        streams=streams, source=picked[:, 0],
-        minor_first=_minor_first(tf.concat(
-            [tiled.rank, rank, ranks[:, :1]], 1)), summed=nodes.summed,
-        operands=picked[:, 1:],
-        operands_minor_first=_minor_first(ranks[:, 1:]), hardware=hardware)
-
-  @staticmethod
-  def _bound_columns(order: tf.Tensor, hardware: _Hardware) -> tf.Tensor:
-    """int32 [kernels, 12], config columns; a column of zeros follows the last.
-
-    Bounds in elements belong to logical dimensions, which `order`, [kernels,
-    12, 6], marks; bounds in layout tiles to physical ones.
-    """
-    dims = tf.where(  # [kernels, 12, 6]
-        hardware.in_elements > 0, order, [_EYE + _EYE])
-    places = [[x + first for x in _PLACES] for first in _BOUNDS]
-    column = tf.reduce_sum(  # [kernels, 12]
-        dims * tf.repeat(places, _DIMS, 0), 2)
-    return tf.cast(tf.where(tf.reduce_sum(dims, 2) > 0, column, float(
-        _TABLE_WIDTHS['config'])), tf.int32)
+        streams=streams, picked=picked, minor_first=_minor_first(
+            tf.concat([tiled.rank, filters.rank, ranks], 1)),
+        summed=nodes.summed, hardware=hardware)
 
   @staticmethod
   def tiles(loops: _Loops, raw: tf.Tensor) -> tf.Tensor:
     """Layout tiles along each axis of a tile, float32 [kernels, 12, configs];
     from config features in their own units, [kernels, configs, 24]."""
-    columns = tf.pad(  # [kernels, 25, configs]
-        tf.transpose(raw, [0, 2, 1]), [[0, 0], [0, 1], [0, 0]])
+    columns = tf.pad(raw, [[0, 0], [0, 0], [0, 1]])  # [kernels, configs, 25]
     bounds = tf.gather(  # [kernels, 12, configs]
-        columns, loops.bound, batch_dims=1)
+        tf.transpose(columns, [0, 2, 1]), loops.bound, batch_dims=1)
     units = tf.expand_dims(loops.units, -1)  # [kernels, 12, 1]
     # A dimension without a bound is whole.
     return tf.where((units > 1) & (bounds > 0), bounds, units)
 
   @classmethod
   def counts(cls, loops: _Loops, tile: tf.Tensor) -> tuple:
-    """`_Counts`, and the layout tiles of a block of each stream, float32
-    [streams, 6, configs]."""
+    """`_Counts`, and layout tiles of streams' blocks, [streams, 6, configs]."""
     hardware = loops.hardware
     def of(axes, x):  # [kernels, 12, configs or 1], 1 on other axes.
       return tf.where(tf.expand_dims(axes, -1) > 0, x, 1.0)
 
-    size, unit, units = (  # [kernels, 12, 1]
-        of(loops.is_loop, tf.expand_dims(x, -1))
-        for x in (loops.size, loops.unit, loops.units))
+    size, unit, units = (of(loops.is_loop, tf.expand_dims(x, -1)) for x in (
+        loops.size, loops.unit, loops.units))  # [kernels, 12, 1]
     tile = of(loops.is_loop, tile)  # [kernels, 12, configs], as both below
     trips = tf.math.ceil(units / tile)
     elements = tile * unit
-    is_product, vector_ops, sum_bytes = (  # [kernels, 1]
-        tf.expand_dims(x, -1) for x in (
-            loops.has_convolution, loops.vector_ops, loops.sum_bytes))
-    # From here on [kernels, configs].
+    is_product, vector_ops, sum_bytes = (tf.expand_dims(x, -1) for x in (
+        tf.sign(loops.products), loops.vector_ops, loops.sum_bytes))
+    # These are [kernels, 1]; from here on [kernels, configs].
     output_tiles, kernel_tiles = (_product(x) for x in tf.split(trips, 2, 1))
     steps = tf.minimum(output_tiles * kernel_tiles, _MOST)
     tile_elements = _product(elements[:, :_DIMS])
@@ -2075,10 +1987,9 @@ class _Geometry:
         output_tiles=output_tiles, kernel_tiles=kernel_tiles, steps=steps,
         streams=streams, moved_bytes=moved, block_bytes=block, pieces=pieces,
         matrix_rows=is_product * steps * blocks * rows, vector_registers=vector,
-        tile_elements=tile_elements,
+        tile_elements=tile_elements, rounding=rounding, crowding=crowding,
         footprint_bytes=held + sum_bytes * tile_elements,
-        padding=padding + tf.zeros_like(steps), rounding=rounding,
-        crowding=crowding), covered
+        padding=padding + tf.zeros_like(steps)), covered
 
   @staticmethod
   def waves(loops: _Loops, tile: tf.Tensor) -> tuple:
@@ -2133,10 +2044,8 @@ def _streams(graph: _Graph, nodes: _Nodes, conv: '_Convolution',
   """The tensors that each kernel reads and writes.
 
   Parameters from which the image or the filter is computed follow its loops;
-  other inputs and outputs follow the tiled tensor's.
-
-  Returns `_Streams`; `_Loops.source` and `operands`, int32 [kernels, 3]; and
-  their ranks, [kernels, 3].
+  other inputs and outputs follow the tiled tensor's. Returns `_Streams`;
+  `_Loops.picked`; and the ranks of these, [kernels, 3].
   """
   of_kinds = tf.stack([
       nodes.inputs * conv.in_image, nodes.inputs * conv.in_filter,
@@ -2165,21 +2074,16 @@ def _streams(graph: _Graph, nodes: _Nodes, conv: '_Convolution',
       tf.gather(nodes.permutation, kernel), stride)
   # The first parameter of about the operand's size stands for the operand.
   ratio = node.elements / other.elements  # [streams, 1]
-  is_operand = is_part & (ratio > 1 / 5) & (ratio < 5)
+  is_like = tf.squeeze(is_part & (ratio > 1 / 5) & (ratio < 5), 1)
   number = tf.range(tf.size(row))  # int32 [streams]
   first = tf.math.unsorted_segment_min(
-      tf.where(is_operand[:, 0], number, tf.int32.max), row,
-      len(_KINDS) * graph.kernels)
-  is_operand &= tf.equal(number, tf.gather(first, row))[:, tf.newaxis]
+      tf.where(is_like, number, tf.int32.max), row, len(_KINDS) * graph.kernels)
+  is_operand = is_like & tf.equal(number, tf.gather(first, row))
   # As they are laid out; logical dimensions in rows.
-  source = tf.where(has_other_layout[:, 0], other_index, index)
-  rows = nodes.rows(source)
-  element_bytes = tf.expand_dims(  # [streams, 1]
-      tf.gather(nodes.stored_bytes, index) / tf.gather(nodes.padded, source), 1)
+  rows = nodes.rows(tf.where(has_other_layout[:, 0], other_index, index))
   streams = _laid_out(kernel, kind, rows, follow @ axes, matched @ window,
-                      element_bytes, is_operand)
+                      node.padded_bytes / rows.padded, is_operand)
   size = _product(rows.size)
-  is_input, is_operand = tf.equal(kind % 2, 0), is_operand[:, 0]
 
   def largest(score):  # int32 [kernels]
     most = tf.math.unsorted_segment_max(score, kernel, graph.kernels)
@@ -2187,7 +2091,7 @@ def _streams(graph: _Graph, nodes: _Nodes, conv: '_Convolution',
         tf.where(tf.equal(score, tf.gather(most, kernel)), number, 0), kernel,
         graph.kernels)
 
-  score = tf.where(is_input, 1.0, 1 / _MOST) * size
+  score = tf.where(tf.equal(kind % 2, 0), 1.0, 1 / _MOST) * size  # Of inputs.
   of_output = tf.where(tf.equal(kind, _KINDS.index('output')), size, 0.0)
   picked = tf.stack([largest(score), *(
       largest(tf.where(is_operand & tf.equal(kind, i), 2 * _MOST, other))
@@ -2199,12 +2103,11 @@ def _laid_out(kernel: tf.Tensor, kind: tf.Tensor, rows: _NodeRows,
               follow: tf.Tensor, window: tf.Tensor, element_bytes: tf.Tensor,
               is_operand: tf.Tensor) -> _Streams:
   """`_Streams` in the layout of `rows`. `follow` and `window` are elements of a
-  logical dimension per element and per tap of an axis, [streams, 6, 12]."""
-  follow, window = (  # [streams, 6, 12], of physical dimensions
-      rows.order @ x for x in (follow, window))
-  between, spread = (  # [streams, 6]
-      tf.reduce_sum(x, 2) for x in (follow, window))
-  # From the first tap of the first element to the last tap of the last one.
+  logical dimension per element and per tap of an axis, [streams, 6, 12];
+  `element_bytes` [streams, 1]; `is_operand` bool [streams]."""
+  follow, window = rows.order @ follow, rows.order @ window  # Of physical ones.
+  between, spread = (tf.reduce_sum(x, 2) for x in (follow, window))
+  # From the first element's first tap to the last one's last: [streams, 6].
   surplus = spread + _as_float(spread > 0) * tf.maximum(between - 1, 0.0)
   # Dimensions that no loop divides are read whole.
   surplus = tf.where(between > 0, surplus, -rows.size)
@@ -2215,7 +2118,7 @@ def _laid_out(kernel: tf.Tensor, kind: tf.Tensor, rows: _NodeRows,
       surplus=surplus / rows.unit + 1e-4,
       follows=_as_float(tf.reduce_sum(per_element, 1) > 0),
       tile_bytes=element_bytes * tf.expand_dims(_product(rows.unit), 1),
-      copies=4 * _as_float(is_operand) / element_bytes)
+      copies=4 * _as_float(is_operand)[:, tf.newaxis] / element_bytes)
 
 
 def _paired(node: _NodeRows, other: _NodeRows, kept: tf.Tensor,
@@ -2234,8 +2137,7 @@ def _paired(node: _NodeRows, other: _NodeRows, kept: tf.Tensor,
     return tf.where(tf.expand_dims(condition, -1), yes, no)
 
   eye = tf.constant(_EYE)
-  exists, other_exists = (  # [streams, 6]
-      _as_float(tf.constant(_PLACES) < rows.rank) for rows in (node, other))
+  exists, other_exists = map(_leading, (node.rank, other.rank))  # [streams, 6]
   is_permuted = is_before[:, tf.newaxis] & ~is_part  # bool [streams, 1]
   has_all = tf.equal(node.elements, other.elements)  # As `is_permuted`.
   is_reshaped = has_all & tf.reduce_any(
@@ -2245,32 +2147,26 @@ def _paired(node: _NodeRows, other: _NodeRows, kept: tf.Tensor,
   as_other = has_all & ~(is_same | is_kept)
   is_permuted &= ~(is_kept | as_other)
   permutation = choose(is_permuted, permutation, eye)  # [streams, 6, 6]
-  shape = tf.where(  # [streams, 6]
-      is_permuted, tf.maximum(_matvec(permutation, other.shape), 1),
-      other.shape)
+  shape = tf.maximum(_matvec(permutation, other.shape), 1)  # [streams, 6]
   alike = _outer(exists, other_exists) * _as_float(tf.equal(  # [streams, 6, 6]
       tf.expand_dims(node.shape, -1), tf.expand_dims(shape, -2)))
   # A broadcast operand within one layout tile never changes.
   changes = ~is_part | (  # bool [streams, 6]
       node.shape > _matvec(_transposed(node.order), node.unit))
-  matched = choose(is_kept, _ranks(kept, _DIMS), _matched_from_right(alike)
+  matched = choose(is_kept, _in_turn(kept), _matched_from_right(alike)
                    * tf.expand_dims(_as_float(changes), -1))
   matched = choose(  # [streams, 6, 6]
       is_same | as_other, eye * tf.expand_dims(other_exists, 1), matched)
   size = tf.where(as_other, shape, tf.where(  # [streams, 6]
       is_same & (stride > 0), stride * shape, node.shape))
-  scale = (  # [streams, 6, 6]
-      tf.expand_dims(size, -1) / tf.expand_dims(shape, -2))
+  scale = size[..., tf.newaxis] / shape[:, tf.newaxis]  # [streams, 6, 6]
   return matched, (matched * scale) @ permutation, as_other
 
 
 def _matched_from_right(alike: tf.Tensor) -> tf.Tensor:
   """Pairs each dimension, from the last on, with the last one of its size
-  before the previous pair.
-  Shapes: 0 or 1, float32 [streams, 6, 6] -> same, one 1 in a row at most.
-  """
-  # Places count from 1; 0 means none.
-  places = 1 + tf.constant(_PLACES)  # [6]
+  before the previous pair: 0 or 1, [streams, 6, 6] -> same."""
+  places = 1 + tf.constant(_PLACES)  # [6], from 1; 0 means none.
   none, first, rows = tf.constant(0.0), 1.0 + _DIMS, []
   for row in reversed(tf.unstack(alike * places, axis=1)):  # [streams, 6]
     place = tf.reduce_max(tf.where(row < first, row, none), -1, keepdims=True)
@@ -2291,20 +2187,19 @@ class _Pool:
   """
 
   def __init__(self, nodes: _Nodes, tiled: _NodeRows):
-    size, stride, spread, zeros = (  # [kernels, 6]
-        tf.maximum(tf.gather(nodes.column[name], nodes.pool), 1)
-        for name in _WINDOW)
-    self.is_cut = nodes.has_pool * _as_float(tf.equal(tiled.unit, 1))
+    size, stride, spread, zeros = (tf.maximum(tf.gather(  # [kernels, 6]
+        nodes.column[name], nodes.pool), 1) for name in _WINDOW)
+    self.is_cut = (nodes.has_pool * _leading(tiled.rank)
+                   * _as_float(tf.equal(tiled.unit, 1)))
     self.size = tf.maximum(self.is_cut * _matvec(tiled.order, size), 1)
     place, rank = tf.constant(_PLACES), tiled.rank
     self.kernel_axis = tf.cast(tf.where(  # int32 [kernels, 6]
         tf.equal(place, rank - 1) & (tiled.unit > 1), rank - 2,
         tf.where(place < rank, place + _DIMS, -1.0)), tf.int32)
     self.stride = nodes.has_pool * stride / zeros
-    self.window = tf.pad(
-        _transposed(tiled.order)
-        * tf.expand_dims(nodes.has_pool * spread / zeros, -1),
-        [[0, 0], [0, 0], [_DIMS, 0]])
+    spread = nodes.has_pool * spread / zeros  # [kernels, 6]
+    self.window = tf.pad(_transposed(tiled.order) * spread[..., tf.newaxis],
+                         [[0, 0], [0, 0], [_DIMS, 0]])
 
 
 class _ConvolutionDims:
@@ -2313,47 +2208,42 @@ class _ConvolutionDims:
   All is 0 in kernels without one. Features do not order the operands: the
   filter is the one that is computed last.
 
-    exists: [kernels, 1].
-    image, filter: int32 [kernels], nodes.
-    output_rows, image_rows, filter_rows: their `_NodeRows`.
-    window, stride, window_dilation, base_dilation: [kernels, 4], 1 at least.
-    is_grouped: bool [kernels, 1], whether the image's features are.
+    image, filter: int32 [kernels], nodes; the `_NodeRows` of these and of the
+      result are `image_rows`, `filter_rows`, `output_rows`.
     spatial: [kernels, 4], 1 for spatial dimensions that exist.
     image_batch and so on: one-hot [kernels, 6], spatial ones [kernels, 4, 6].
     output: one-hot [kernels, 2, 6], batch and features.
   """
 
   def __init__(self, graph: _Graph, nodes: _Nodes):
-    self.exists = tf.expand_dims(nodes.has_convolution, -1)
-    self.image, self.filter = (
-        tf.gather(operand, nodes.convolution)
-        for operand in graph.first_and_last('producers'))
+    self.exists = tf.expand_dims(nodes.has_convolution, -1)  # [kernels, 1]
+    self.image, self.filter = (tf.gather(x, nodes.convolution)
+                               for x in graph.first_and_last('producers'))
     self.output_rows, self.image_rows, self.filter_rows = map(
         nodes.rows, (nodes.convolution, self.image, self.filter))
-    columns = {  # [kernels, columns]
-        name: tf.gather(nodes.column[name], nodes.convolution)
-        for name in ('feature_groups', 'convolution', *_WINDOW)}
-    self.is_grouped = columns['feature_groups'] > 1
-    is_dot = tf.gather(  # bool [kernels, 1]
-        graph.opcode == _DOT, nodes.convolution)[:, tf.newaxis]
+    def column(name):  # [kernels, columns]
+      return tf.gather(nodes.column[name], nodes.convolution)
+
+    self.is_grouped = column('feature_groups') > 1  # bool [kernels, 1] twice
+    is_dot = tf.gather(graph.opcode == _DOT, nodes.convolution)[:, tf.newaxis]
     of_dot = _product_as_convolution(
         self.output_rows, self.image_rows, self.filter_rows)
+    # [kernels, 4], 1 at least.
     self.window, self.stride, self.window_dilation, self.base_dilation = (
-        tf.maximum(tf.where(is_dot, of_dot.get(name, 1.0), columns[name][
+        tf.maximum(tf.where(is_dot, of_dot.get(name, 1.0), column(name)[
             :, :_SPATIAL]), 1) for name in _WINDOW)
-    exists = _as_float(tf.constant(_PLACES) < self.output_rows.rank)
+    exists = _leading(self.output_rows.rank)  # [kernels, 6]
     self.spatial = self.exists * exists[:, 2:]
     on_spatial = tf.expand_dims(self.spatial, -1)  # [kernels, 4, 1]
     numbers = _hot(tf.where(  # [kernels, 14, 6]
-        is_dot, of_dot['convolution'], columns['convolution']))
+        is_dot, of_dot['convolution'], column('convolution')))
     *dims, self.output = tf.split(
         numbers * self.exists[..., tf.newaxis], [1, 1, 4, 1, 1, 4, 2], 1)
     (self.image_batch, self.image_in, self.image_spatial, self.filter_in,
      self.filter_out, self.filter_spatial) = (
          tf.squeeze(x, 1) if x.shape[1] == 1 else x * on_spatial for x in dims)
-    left = exists * _as_float(  # [kernels, 6], dimensions without a meaning
-        tf.equal(tf.reduce_sum(self.output, 1), 0))
-    self.output_spatial = _ranks(left, _SPATIAL) * on_spatial
+    left = exists * (1 - tf.reduce_max(self.output, 1))  # [kernels, 6]
+    self.output_spatial = _in_turn(left)[:, :_SPATIAL] * on_spatial
 
   def has_tap_each(self) -> tf.Tensor:
     """1 where each element of the output has its own tap: [kernels, 4].
@@ -2385,23 +2275,21 @@ class _Convolution:
 
   def __init__(self, graph: _Graph, nodes: _Nodes, output_axes: tf.Tensor):
     dims = self.dims = _ConvolutionDims(graph, nodes)
-    self.in_image, self.in_filter = (
-        self._parameters_of(graph, nodes, operand)
-        for operand in (dims.image, dims.filter))
+    self.in_image, self.in_filter = (self._parameters_of(graph, nodes, operand)
+                                     for operand in (dims.image, dims.filter))
     spatial_axes = dims.output_spatial @ output_axes  # [kernels, 4, 12]
     batch_axis, feature_axes = tf.unstack(  # [kernels, 12]
         dims.output @ output_axes, axis=1)
     is_batch = dims.has_tap_each()  # [kernels, 4]
     is_tap = dims.spatial - is_batch  # [kernels, 4]
-    batch_dims = (  # [kernels, 4, 6]
-        dims.filter_spatial * tf.expand_dims(is_batch, -1))
-    following = dims.filter_out + tf.reduce_sum(batch_dims, 1)  # [kernels, 6]
+    batch = dims.filter_spatial * is_batch[..., tf.newaxis]  # [kernels, 4, 6]
+    following = dims.filter_out + tf.reduce_sum(batch, 1)  # [kernels, 6]
     alone = tf.pad(  # [kernels, 6, 12]
         _transposed(dims.filter_rows.order), [[0, 0], [0, 0], [_DIMS, 0]])
     alone *= tf.expand_dims(dims.exists * (1 - following), -1)
     self.filter_loops = tf.reduce_sum(alone, 1)[:, _DIMS:]
     self.filter_axes = (alone + _outer(dims.filter_out, feature_axes)
-                        + _transposed(batch_dims) @ spatial_axes)
+                        + _transposed(batch) @ spatial_axes)
     physical = dims.filter_rows.order @ self.filter_axes  # [kernels, 6, 12]
     self.kernel_axis = tf.where(
         tf.reduce_max(physical, -1) > 0, tf.argmax(physical, -1, tf.int32), -1)
@@ -2447,13 +2335,9 @@ class _Convolution:
 
 class _Columns:
   """What a network reads of tiles, float32 [kernels, configs, columns], about 1
-  at most.
-
-  Args of all: `_Loops`, and what `_Geometry.tiles` and `counts` return.
-  """
-  _STEPS = 12
-  _LEAST = 64  # Bytes of the first step.
-  _EVEN = 7  # How often 2 may divide.
+  at most: of `_Loops`, and what `_Geometry.tiles` and `counts` return."""
+  # Of staircases, and bytes of the first; how often 2 may divide.
+  _STEPS, _LEAST, _EVEN = 12, 64, 7
   NUMBER = 4 * (_AXES + _DIMS + _STEPS)
 
   @classmethod
@@ -2467,11 +2351,11 @@ class _Columns:
     bytes of all streams' blocks and of on-chip memory, as staircases: the j-th
     column rises from 0 to 1 between 4^j and 4^(j + 1).
     """
-    of_input = (tf.gather(x, loops.source) for x in (
-        loops.streams.unit, loops.streams.whole, covered))
-    unit, units, block = (  # [kernels, 18, configs or 1]
-        tf.concat([x, y], 1) for x, y in zip(
-            (loops.unit, loops.units, tile), of_input))
+    unit, units, block = (  # [kernels, 18] twice, [kernels, 18, configs]
+        tf.concat([of_axes, tf.gather(of_streams, loops.picked[:, 0])], 1)
+        for of_axes, of_streams in (
+            (loops.unit, loops.streams.unit),
+            (loops.units, loops.streams.whole), (tile, covered)))
     unit, units = unit[..., tf.newaxis], units[..., tf.newaxis]
     blocks = tf.math.ceil(units / block)  # [kernels, 18, configs]
     elements = block * unit  # [kernels, 18, configs]
@@ -2480,7 +2364,7 @@ class _Columns:
         tf.bitwise.bitwise_and(whole, -whole), 2 ** cls._EVEN), tf.float32)
     axes = tf.gather(_log2(tf.stack([  # [kernels, 18, 4, configs]
         elements, blocks, blocks * block / units, even], 2)),
-                     loops.minor_first, axis=1, batch_dims=1)
+                     loops.minor_first[:, :_AXES + _DIMS], axis=1, batch_dims=1)
     axes *= [[1 / 5], [1 / 5], [1.0], [1 / cls._EVEN]]
     sizes = tf.stack([  # [kernels, 4, configs]
         counts.tile_elements, counts.steps, counts.block_bytes / cls._LEAST,
@@ -2488,18 +2372,14 @@ class _Columns:
     steps = tf.clip_by_value(  # [kernels, 4, 12, configs]
         tf.expand_dims(_log2(tf.maximum(1.0, sizes)) / 2, 2)
         - [[float(j)] for j in range(cls._STEPS)], 0.0, 1.0)
-    return cls._joined(cls._flat(axes), cls._flat(steps))
+    columns = tf.concat([cls._flat(axes), cls._flat(steps)], 1)
+    return tf.transpose(columns, [0, 2, 1])
 
   @staticmethod
   def _flat(x: tf.Tensor) -> tf.Tensor:
     """[kernels, a, b, configs] -> [kernels, a * b, configs]."""
     kernels, configs = tf.shape(x)[0], tf.shape(x)[-1]
     return tf.reshape(x, [kernels, x.shape[1] * x.shape[2], configs])
-
-  @staticmethod
-  def _joined(*parts: tf.Tensor) -> tf.Tensor:
-    """[kernels, any, configs] each -> [kernels, configs, columns]."""
-    return tf.transpose(tf.concat(parts, 1), [0, 2, 1])
 
   @classmethod
   def of_blocks(cls, loops: _Loops, tile: tf.Tensor, counts: _Counts,
@@ -2522,49 +2402,46 @@ class _Columns:
       x = tf.expand_dims(tf.clip_by_value(x, *powers[0], *powers[-1]), 2)
       return cls._flat(tf.maximum(0.0, 1 - tf.abs(x - powers)))
 
-    return cls._joined(
+    columns = tf.concat([  # [kernels, 38, configs]
         tf.stack([_log2(number) / 5, _log2(whole / waves) / 2,
                   _log2(whole) / 5, tf.minimum(waves, 1.0)], 1),
         cls._of_operands(loops, covered), peaks(sides, 3, 8),
         tf.reduce_sum(up, 1, keepdims=True),
-        peaks(_log2(counts.tile_elements)[:, tf.newaxis], 6, 13))
+        peaks(_log2(counts.tile_elements)[:, tf.newaxis], 6, 13)], 1)
+    return tf.transpose(columns, [0, 2, 1])
 
   @staticmethod
   def _of_operands(loops: _Loops, covered: tf.Tensor) -> tf.Tensor:
-    """Of what a tile reads of `loops.operands` along their two most minor
-    dimensions log2 of bytes and elements; whether a product sums over the most
-    minor one, as matrix units want it; and of an element log2 of its bytes.
-    Shapes: float32 [kernels, 7, configs]."""
-    s, both = loops.streams, tf.reshape(loops.operands, [-1])  # [2 kernels]
+    """Of what a tile reads of the last two of `loops.picked` along their two
+    most minor dimensions log2 of bytes and elements; whether a product sums
+    over the most minor one, as matrix units want it; and of an element log2 of
+    its bytes. Shapes: float32 [kernels, 7, configs]."""
+    s, both = loops.streams, tf.reshape(loops.picked[:, 1:], [-1])
+    of_both = loops.minor_first[:, -2 * _DIMS:] - _AXES - _DIMS
 
     def minor(x, places):  # Of x [2 kernels, 6, any] -> [kernels, places, any].
-      return tf.gather(
-          tf.reshape(x, [-1, 2 * _DIMS, tf.shape(x)[2]]), tf.gather(
-              loops.operands_minor_first, places, axis=1), batch_dims=1)
+      return tf.gather(tf.reshape(x, [-1, 2 * _DIMS, tf.shape(x)[2]]),
+                       tf.gather(of_both, places, axis=1), batch_dims=1)
 
     lengths = minor(  # [kernels, 4, configs]
         tf.gather(covered, both), [0, 1, _DIMS, _DIMS + 1])
-    contracted = tf.pad(  # [kernels, 12]
-        loops.features[:, _DIMS:], [[0, 0], [_DIMS, 0]])
-    is_summed = minor(_as_float(tf.reduce_sum(  # [kernels, 2, 1]
-        tf.gather(s.per_element, both)
-        * tf.repeat(contracted, 2, 0)[:, tf.newaxis], 2, keepdims=True) > 0),
-                      [0, _DIMS])
-    size = tf.reshape(  # [kernels, 2, 1], bytes
-        tf.gather(s.tile_bytes, both), [-1, 2, 1])
-    sizes = tf.reshape(tf.pad(  # [kernels, 4, 1]
-        size, [[0, 0], [0, 0], [0, 1]], constant_values=1.0), [-1, 4, 1])
-    return tf.concat([
-        _log2(lengths * sizes) / 5, tf.concat(
-            [is_summed, _log2(size[:, :1]) / 2], 1)
-        + tf.zeros_like(lengths[:, :1])], 1)
+    per_summand = tf.reduce_max(  # [2 kernels, 6, 1]
+        tf.gather(s.per_element, both)[..., _DIMS:]
+        * tf.repeat(loops.features[:, tf.newaxis, _DIMS:], 2, 0), 2,
+        keepdims=True)
+    is_summed = minor(_as_float(per_summand > 0), [0, _DIMS])
+    size = tf.reshape(tf.gather(s.tile_bytes, both), [-1, 2, 1])  # In bytes.
+    sizes = tf.reshape(tf.concat([size, tf.ones_like(size)], 2), [-1, 4, 1])
+    fixed = tf.concat([is_summed, _log2(size[:, :1]) / 2], 1)
+    return tf.concat([_log2(lengths * sizes) / 5,
+                      fixed + tf.zeros_like(lengths[:, :1])], 1)
 
   @staticmethod
   def _sides(loops: _Loops, tile: tf.Tensor, covered: tf.Tensor) -> tf.Tensor:
     """A tile's two most minor sides, and what it sums over in a product, else
     the most minor side of the input: float32 [kernels, 3, configs]."""
     sides = tf.gather(
-        tf.concat([tile, tf.gather(covered, loops.source)], 1),
+        tf.concat([tile, tf.gather(covered, loops.picked[:, 0])], 1),
         tf.gather(loops.minor_first, [0, 1, _AXES], axis=1), batch_dims=1)
     contracted = loops.features[:, _DIMS:, tf.newaxis] > 0  # [kernels, 6, 1]
     of_sum = _product(  # [kernels, configs]
@@ -2599,8 +2476,7 @@ class _Machine(tf.keras.layers.Layer):
     super().build(input_shape)
 
   def _factors(self) -> Sequence[tf.Tensor]:
-    return tf.unstack(tf.exp(
-        tf.clip_by_value(10 * self.changes, -10.0, 10.0)))
+    return tf.unstack(tf.exp(tf.clip_by_value(10 * self.changes, -10.0, 10.0)))
 
   def constants(self, hardware: _Hardware) -> dict:
     """Scalar tensors by name; the name ends in the unit."""
@@ -2685,7 +2561,6 @@ class MyEarlyJoinSAGE(_TileRanker):
   """The model to train: `_TileRanker` corrects an analytic runtime.
 
       score = sharpness * log(analytic time) + learned score
-  where configurations z join a kernel by  z <- z + N(k A + (1 + k G) * (z B)).
   The network's inputs are logarithms of features in their own units and of
   `_Counts`, `_Columns`, and each term's share of the analytic time.
   The learned score starts at 0. A list loss reads scores as log odds, so the
@@ -2745,11 +2620,9 @@ class MyEarlyJoinSAGE(_TileRanker):
     file has, as many as there are."""
     kernel, bias = layer.dense.kernel, layer.dense.bias
     scaled = len(_LOG_SCALES) * feats.shape[-1]
-    others = scaled + sum(x.shape[-1] for x in embedded)
 
     def on_known():
-      return _matmul(
-          tf.concat([*embedded, *known], -1), kernel[scaled:], bias)
+      return _matmul(tf.concat([*embedded, *known], -1), kernel[scaled:], bias)
 
     def on_more():
       free = tf.concat([kernel[:scaled], kernel[scaled:][_INPUT_BOUNDS]], 0)
@@ -2758,13 +2631,13 @@ class MyEarlyJoinSAGE(_TileRanker):
 
     def on_scaled():
       columns = tf.concat([_log_scales(feats), *embedded], -1)
-      return _matmul(columns, kernel[:others], bias)
+      return _matmul(columns, kernel[:columns.shape[-1]], bias)
 
-    statistics = self._statistics
-    return layer.finish(tf.cond(
-        statistics.known(), lambda: tf.cond(
-            statistics.in_elements(), on_more, on_known)
-        if further else on_known(), on_scaled))
+    def on_raw():
+      return tf.cond(self._statistics.in_elements(), on_more, on_known)
+
+    return layer.finish(tf.cond(self._statistics.known(),
+                                on_raw if further else on_known, on_scaled))
 
   def _score(self, graph, encoded, config_feats):
     return self._sum(*self._learned_and_log_times(graph, encoded, config_feats))
@@ -2781,11 +2654,11 @@ class MyEarlyJoinSAGE(_TileRanker):
     tile = _Geometry.tiles(loops, raw)
     counts, covered = _Geometry.counts(loops, tile)
     log_times, shares = self._machine(counts, loops.hardware)
+    of_tile = (loops, tile, counts, covered)
     z = self._first(self._config_encoder, config_feats, [
-        _log_raw(raw), _Columns.of_tiles(loops, tile, counts, covered),
+        _log_raw(raw), _Columns.of_tiles(*of_tile),
         _log_raw(tf.stack(counts[:-1], -1)), tf.stop_gradient(shares)],
-                    further=lambda: _Columns.of_blocks(
-                        loops, tile, counts, covered))
+                    further=lambda: _Columns.of_blocks(*of_tile))
     return (self._score_configs(graph, encoded, z),
             _as_float(self._statistics.known()) * log_times)
 
@@ -2874,8 +2747,7 @@ class EnsembleRanker(_TrainedModel):
       score = mean of the members' scores
       loss = mean over members of the objective on the member's own scores
   A list loss makes scores log odds, whose mean is the logarithmic opinion pool
-  (Heskes 1998): a member that is sure of a pair counts for more. Each member
-  has its own loss, so their errors differ.
+  (Heskes 1998): a member that is sure of a pair counts for more.
 
   Args:
     members: {the model's name: its keyword arguments}; 'objective' and
@@ -2914,11 +2786,9 @@ class EnsembleRanker(_TrainedModel):
 
   @tf.autograph.experimental.do_not_convert
   def call(self, graph: tfgnn.GraphTensor, training: bool = False) -> tf.Tensor:
-    """Scores float32 [kernels, configs]."""
     return self._mean(lambda member: member(graph, training=training))
 
   def forward(self, graph: tfgnn.GraphTensor, num_configs: int) -> tf.Tensor:
-    """Like a member's: float32 [kernels, num_configs]; lower is faster."""
     scores = self._mean(lambda member: member.forward(graph, num_configs))
     return _with_repeats_last(scores, _inputs_of(graph).config_feats)
 

@@ -197,7 +197,7 @@ def _apart(nests: Any, machine: Machine) -> list[Loops]:
         value if isinstance(value, tuple) else value[number:number + 1]
         for value in nests))
     kernels.append(Loops(nest._replace(
-        source=nest.source - is_here.argmax(),
+        picked=nest.picked - is_here.argmax(),
         streams=streams._replace(kernel=streams.kernel * 0)), machine))
   return kernels
 
