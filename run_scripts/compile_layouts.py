@@ -89,7 +89,7 @@ class Passes:
     """Stage -> the module there: before and after layouts, and optimised."""
     self._stages()  # What kernels left.
     try:
-      self._tpu.compile(_without_room(module).SerializeToString(), 'hlo')
+      self._tpu.compile(_without_room(module).SerializeToString())
       raise RuntimeError('there is room for the argument')
     except libtpu.PjrtError as error:
       if 'Ran out of memory' not in str(error):

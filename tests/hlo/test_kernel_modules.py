@@ -76,16 +76,16 @@ def ranked():
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
   """What is written where the compiler changes the tile [1, 1] to [2, 2]."""
-  def compile_to_run(library, topology, modules):
+  def compile_all(library, topology, calls):
     assert topology == 'v5e:2x2x1'
     changed = single_kernel.with_tile(tiled(), [2, 2]).SerializeToString()
     return [(protos.HloProto(hlo_module=protos.as_module(
         changed if place == 2 else module)).SerializeToString(),
              b'code of %d' % place, '')
-            for place, (module, _) in enumerate(modules)]
+            for place, (module, *_) in enumerate(calls)]
 
   monkeypatch.setattr(libtpu, 'library', lambda: 'unused')
-  monkeypatch.setattr(subprocesses, 'compile_to_run', compile_to_run)
+  monkeypatch.setattr(subprocesses, 'compile_all', compile_all)
   source, ranking = ranked()
   folder = tmp_path / 'modules'
   count, faults = kernel_modules.write(
@@ -171,9 +171,9 @@ def test_the_compiler_keeps_a_tile(tpu):
   other = (default[0][0] // 2, *default[0][1:]), default[1]
   modules = [single_kernel.with_tile(kernel.module, *bounds)
              for bounds in (default, other)]
-  results = subprocesses.compile_to_run(
+  results = subprocesses.compile_all(
       libtpu.library(), libtpu.topology_of(tpu),
-      [(module.SerializeToString(), single_kernel.options(module))
+      [(module.SerializeToString(), 'hlo', single_kernel.options(module), True)
        for module in modules])
   windows = [tpu_compiler.kernels_of(tpu_compiler.parse_optimized(
       optimized)).kernels[0].window[:2] for optimized, _, _ in results]

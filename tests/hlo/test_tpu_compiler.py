@@ -127,7 +127,7 @@ class Compiler:
       os.abort()
     if program == b'hang':
       time.sleep(60)
-    return program_format.encode() + program
+    return program_format.encode() + program, b''
 libtpu.Compiler = Compiler
 '''
 

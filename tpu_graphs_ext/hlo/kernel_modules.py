@@ -48,9 +48,9 @@ def write(folder: str, sources: Sequence[kernel_sources.Source],
   if not rows:
     raise UserError('--modules: no kernel here has a tile of the TPU compiler '
                     'and others to choose from; give a program, not an .npz')
-  compiled = subprocesses.compile_to_run(
+  compiled = subprocesses.compile_all(
       libtpu.library(), libtpu.topology_of(tpu),
-      [(module.SerializeToString(), single_kernel.options(module))
+      [(module.SerializeToString(), 'hlo', single_kernel.options(module), True)
        for module in modules])
   kept, faults, contents = [], [], {}
   for row, module, (optimized, executable, reason) in zip(

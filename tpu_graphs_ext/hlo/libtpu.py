@@ -168,49 +168,39 @@ class Compiler:
     self._call('PJRT_TopologyDescription_Create', created)
     self._topology = created[-1]
 
-  def compile(self, program: bytes, program_format: str,
-              options: bytes = b'') -> bytes:
+  def compile(self, program: bytes, program_format: str = 'hlo',
+              options: bytes = b'', to_run: bool = False
+              ) -> tuple[bytes, bytes]:
     """Compiles a program.
 
     Args:
       program: StableHLO, or a serialized `HloModuleProto`.
       program_format: 'mlir', or 'hlo'.
       options: see `compile_options`; empty: for one device.
+      to_run: whether to serialize the executable.
 
-    Returns a serialized `HloModuleProtoWithConfig`, the optimised program. Its
-    first field is the module, so it parses as an `HloProto` too.
+    Returns (the optimised program, the executable for this version of libtpu;
+    empty unless `to_run`). The first is a serialized
+    `HloModuleProtoWithConfig`, whose first field is the module, so it parses as
+    an `HloProto` too.
 
     Raises PjrtError if the compiler refuses the program.
     """
-    return self._optimized(self._compiled(program, program_format, options))
-
-  def compile_to_run(self, program: bytes, options: bytes = b''
-                     ) -> tuple[bytes, bytes]:
-    """(as `compile`, the executable serialized for this version of libtpu)."""
-    executable = self._compiled(program, 'hlo', options)
-    serialized = _struct(executable, 0, 0, 0, 0)
-    self._call('PJRT_Executable_Serialize', serialized)
-    return (self._optimized(executable),
-            ctypes.string_at(serialized[3], serialized[4]))
-
-  def _compiled(self, program: bytes, program_format: str,
-                options: bytes) -> int:
     form = program_format.encode()
     source = _struct(*_text(program), *_text(form))
     options = options or compile_options()
     compiled = _struct(self._topology, ctypes.addressof(source),
                        *_text(options), 0, 0)
     self._call('PJRT_Compile', compiled)
-    return compiled[-1]
-
-  def _optimized(self, executable: int) -> bytes:
-    result = _struct(0, 0, 0, 0)
-    optimized = _struct(executable, ctypes.addressof(result))
+    result, serialized = _struct(0, 0, 0, 0), _struct(compiled[-1], 0, 0, 0, 0)
+    optimized = _struct(compiled[-1], ctypes.addressof(result))
     self._call('PJRT_Executable_OptimizedProgram', optimized)  # The size.
     code = ctypes.create_string_buffer(result[3])
     result[2] = ctypes.addressof(code)
     self._call('PJRT_Executable_OptimizedProgram', optimized)
-    return code.raw[:result[3]]
+    if to_run:
+      self._call('PJRT_Executable_Serialize', serialized)
+    return code.raw[:result[3]], ctypes.string_at(*serialized[3:5])
 
   def _call(self, name: str, arguments) -> None:
     error = self._functions[name](arguments)

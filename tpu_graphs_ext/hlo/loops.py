@@ -8,6 +8,7 @@ values for a tuple, or None if it is unknown.
 
 from __future__ import annotations
 
+import graphlib
 import json
 from typing import NamedTuple, Optional, Union
 
@@ -64,29 +65,21 @@ def runs_of(module: protos.HloModuleProto) -> tuple[dict[int, Runs], int]:
 
 def _callers_first(entry: int, computations: dict) -> list[int]:
   """Ids of what the entry calls, each after all that call it."""
-  finished, within, waiting = [], {entry}, []
-
-  def open_one(number):
-    waiting.append((number, iter([
-        called for node in computations[number].instructions
-        if node.opcode in CONTROL for called in node.called_computation_ids])))
-
-  open_one(entry)
-  done = set()
+  callers, waiting = {entry: set()}, [entry]
   while waiting:
-    number, rest = waiting[-1]
-    called = next(rest, None)
-    if called is None:
-      waiting.pop()
-      finished.append(number)
-      done.add(number)
-      within.discard(number)
-    elif called in within:
-      raise LookupError(f'a loop that contains itself, {called}')
-    elif called not in done:
-      within.add(called)
-      open_one(called)
-  return finished[::-1]
+    number = waiting.pop()
+    for node in computations[number].instructions:
+      for called in node.called_computation_ids:
+        if node.opcode in CONTROL:
+          if called not in callers:
+            callers[called] = set()
+            waiting.append(called)
+          callers[called].add(number)
+  try:
+    return list(graphlib.TopologicalSorter(callers).static_order())
+  except graphlib.CycleError as error:
+    raise LookupError(f'a loop that contains itself, {error.args[1][0]}'
+                      ) from error
 
 
 def _agreed(first: Value, second: Value) -> Value:

@@ -29,8 +29,8 @@ def compiled(kernel, tpu) -> bytes:
   module.CopyFrom(kernel)
   for node in protos.nodes(module):
     _undecide(node)
-  return tpu.compile(_alone(module).SerializeToString(), 'hlo',
-                     options(module))
+  return tpu.compile(_alone(module).SerializeToString(),
+                     options=options(module))[0]
 
 
 def with_tile(kernel, output_bounds: Sequence[int],

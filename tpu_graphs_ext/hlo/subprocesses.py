@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import re
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Callable, Optional
 
 from tpu_graphs_ext import children
@@ -51,41 +52,27 @@ def compile_program(library: str, topology: str, program: bytes,
                     program_format: str = 'hlo', options: bytes = b'',
                     seconds: float = COMPILE_SECONDS,
                     progress: Progress = None) -> bytes:
-  """`libtpu.Compiler.compile` in a process, or a UserError.
+  """The optimised program of `libtpu.Compiler.compile`, or a UserError."""
+  (optimized, _, reason), = compile_all(
+      library, topology, [(program, program_format, options)], seconds,
+      progress)
+  if reason:
+    raise UserError(f'the compiler refuses it ({reason})')
+  return optimized
 
-  `progress` is called about twice a second, with the seconds taken.
+
+def compile_all(library: str, topology: str, calls: Sequence[tuple],
+                seconds: float = COMPILE_SECONDS, progress: Progress = None
+                ) -> list[tuple[bytes, bytes, str]]:
+  """Calls `libtpu.Compiler.compile` with each of some arguments.
+
+  In one process, or a UserError if it dies. Each result has a third part: why
+  the compiler refuses it; '': it does not. `progress` is called about twice a
+  second, with the seconds taken.
   """
-  return _run('compile', [library, topology, program_format, options.hex()],
-              program, seconds=seconds, progress=progress)
-
-
-def compile_to_run(library: str, topology: str,
-                   programs: Sequence[tuple[bytes, bytes]]
-                   ) -> list[tuple[bytes, bytes, str]]:
-  """`libtpu.Compiler.compile_to_run` for (program, options), in one process.
-
-  Each result has a third part: why the compiler refuses it; '': it does not.
-  """
-  content = _run('compile_to_run', [library, topology], _joined(
-      part for program in programs for part in program),
-                 seconds=COMPILE_SECONDS)
-  parts = _split(content)
-  return [(optimized, executable, reason.decode()) for
-          optimized, executable, reason in zip(
-              parts[::3], parts[1::3], parts[2::3])]
-
-
-def _joined(parts: Iterable[bytes]) -> bytes:
-  return b''.join(len(part).to_bytes(8, 'little') + part for part in parts)
-
-
-def _split(content: bytes) -> list[bytes]:
-  parts, start = [], 0
-  while start < len(content):
-    end = start + 8 + int.from_bytes(content[start:start + 8], 'little')
-    parts.append(content[start + 8:end])
-    start = end
-  return parts
+  return pickle.loads(_run(
+      'compile', [library, topology], pickle.dumps(calls), seconds=seconds,
+      progress=progress))
 
 
 def end_all() -> None:
@@ -98,7 +85,7 @@ def _run(job: str, arguments: list[Any], content: bytes = b'',
          python: str = '', seconds: Optional[float] = None,
          progress: Progress = None) -> bytes:
   """Calls a function of `_JOBS` in this Python or another with JAX."""
-  compiles = job.startswith('compile')
+  compiles = job == 'compile'
   with tempfile.TemporaryDirectory(prefix='tpu_graphs_ext') as folder:
     # Neither lowering for a TPU nor compiling for one needs a TPU or a GPU.
     environment = {**os.environ, 'JAX_PLATFORMS': 'cpu'}
@@ -175,39 +162,23 @@ def _main(call: str) -> int:
   return code
 
 
-def _compile_to_run(library: str, topology: str) -> bytes:
-  compiler, results = _loaded(library, topology), []
-  parts = _split(sys.stdin.buffer.read())
-  for program, options in zip(parts[::2], parts[1::2]):
-    try:
-      results += [*compiler.compile_to_run(program, options), b'']
-    except libtpu.PjrtError as error:
-      results += [b'', b'', reason_of(error).encode()]
-  return _joined(results)
-
-
-def _loaded(library: str, topology: str) -> libtpu.Compiler:
+def _compile(library: str, topology: str) -> bytes:
   try:
-    return libtpu.Compiler(library, topology)
+    compiler = libtpu.Compiler(library, topology)
   except (OSError, AttributeError, libtpu.PjrtError) as error:
     raise UserError(
         f'{library}: the TPU compiler cannot be loaded '
         f'({reason_of(error)}); for the version that was tested '
         f'{how_to_install("tpu")}') from error
-
-
-def _compile(library: str, topology: str, program_format: str,
-             options: str) -> bytes:
-  compiler = _loaded(library, topology)
-  try:
-    return compiler.compile(
-        sys.stdin.buffer.read(), program_format, bytes.fromhex(options))
-  except libtpu.PjrtError as error:
-    raise UserError(
-        f'the compiler refuses it ({reason_of(error)})') from error
+  results = []
+  for arguments in pickle.load(sys.stdin.buffer):
+    try:
+      results.append((*compiler.compile(*arguments), ''))
+    except libtpu.PjrtError as error:
+      results.append((b'', b'', reason_of(error)))
+  return pickle.dumps(results)
 
 
 _JOBS = {
     'lower': lowering.lower_named, 'compile': _compile,
-    'compile_to_run': _compile_to_run,
     'convert': lambda: lowering.converted(sys.stdin.buffer.read())}
