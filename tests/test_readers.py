@@ -130,7 +130,6 @@ ELSEWHERE = {
     'sample/write.py _statistics_in': 'sample/test_sample_write.py',
     'sample/write.py tpu_of': 'sample/test_sample_write.py',
     'serving/export.py _require_ours': 'serving/test_export.py',
-    'hlo/kernel_sources.py open_all': 'serving/test_tile_search.py',
     'sweep/rank_many.py _settings': 'sweep/test_rank_many.py',
     'sweep/trials.py _storage': 'sweep/test_sweep.py'}
 # What opens files without the opener: its own, or those of the package.

@@ -131,13 +131,15 @@ def _all_tiles(args: Namespace) -> int:
   _require_model(args.dir)
   opened = kernel_sources.open_all(
       args.files, args.shapes, args.tpu, args.jax_python)
-  if all(each.source and each.source.faults for each in opened):
-    if args.json:  # Nothing to load TensorFlow for.
-      print(json.dumps([{'source': each.name, 'notes': [], 'kernels': [],
-                         'faults': each.source.faults} for each in opened],
+  failed = [source for source in opened
+            if isinstance(source, kernel_sources.Source) and source.faults]
+  if len(failed) == len(opened):  # Nothing to load TensorFlow for.
+    if args.json:
+      print(json.dumps([{'source': source.name, 'notes': [], 'kernels': [],
+                         'faults': source.faults} for source in failed],
                        indent=2))
     return flags.failed([
-        fault for each in opened for fault in each.source.faults])
+        fault for source in failed for fault in source.faults])
   with flags.progress(args.tpu) as progress, kernel_sources.compiling(
       opened, progress) as sources:
     flags.few_threads(args)
@@ -184,13 +186,11 @@ def kernels(args: Namespace) -> int:
   with flags.progress(args.tpu) as progress:
     for opened in kernel_sources.open_all(
         args.files, args.shapes, args.tpu, args.jax_python):
-      try:
-        source = compiler_report.with_program(
-            kernel_sources.compiled(opened, progress))
-        faults += source.faults if not source.kernels else []
-        reports.append(compiler_report.report_of(source))
-      except UserError as error:
-        faults.append(str(error))
+      source = kernel_sources.tried(
+          opened.name, lambda opened=opened: compiler_report.with_program(
+              kernel_sources.compiled(opened, progress)))
+      faults += source.faults if not source.kernels else []
+      reports.append(compiler_report.report_of(source))
   reports = [report for report in reports if report.kernels or report.notes]
   if args.csv:
     print(compiler_report.to_csv(reports), end='')

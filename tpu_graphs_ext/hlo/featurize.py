@@ -72,10 +72,10 @@ def _is_program(content: bytes) -> bool:
 
 
 def _with_tile(source: kernel_sources.SourceKernel) -> Kernel:
-  if source.window is None:
+  if (window := source.compiled.window) is None:
     return source.kernel
   return kernel_sources.never_timed(source.kernel, features.config_features(
-      source.window.kernel_bounds, source.window.output_bounds)[np.newaxis])
+      window.kernel_bounds, window.output_bounds)[np.newaxis])
 
 
 def measured_kernels(path: str) -> list[Kernel]:

@@ -72,15 +72,15 @@ def write(folder: str, sources: Sequence[kernel_sources.Source],
 def _tiles(source: kernel_sources.SourceKernel,
            kernel: Any):
   """(row of the list, module) of the default and of the first choices."""
-  if source.window is None or not kernel.choices:
+  if source.compiled.window is None or not kernel.choices:
     return
-  default = source.window.output_bounds, source.window.kernel_bounds
+  default = source.compiled.window[:2]
   tiles = {default: 0}  # In order of place; 0: the default.
   for choice in kernel.choices:
     tiles.setdefault(
         (choice.tile.output_bounds, choice.tile.kernel_bounds), choice.place)
   for bounds, place in tiles.items():
-    module = single_kernel.with_tile(source.module, *bounds)
+    module = single_kernel.with_tile(source.compiled.module, *bounds)
     name = re.sub(r'[^\w.-]', '_', kernel.name)[:80]
     yield {
         'module': f'{name}.{place or "default"}.pb', 'kernel': kernel.name,

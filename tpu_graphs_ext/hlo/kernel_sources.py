@@ -15,10 +15,9 @@ import collections
 import contextlib
 import dataclasses
 import os
-import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Optional
+from typing import Any, Callable, NamedTuple, Optional, Union
 
 import numpy as np
 
@@ -42,6 +41,8 @@ from tpu_graphs_ext.hlo import (
 FROM_FILE = 'of the file'
 FROM_COMPILER = "the TPU compiler's"
 FROM_TIME = 'fastest by the formula, as no default is known'
+_NOT_COMPILED = tpu_compiler.CompiledKernel(None, '', None, 1)
+_GRAPH = tuple(field.name for field in schema.TILE_FIELDS[:3])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,19 +51,16 @@ class SourceKernel:
   kernel: Optional[Kernel]  # None if the data set's features cannot hold it.
   copies: int = 1
   notes: tuple = ()
-  default_from: str = FROM_FILE
-  op_name: str = ''
-  cycles: Optional[int] = None
   share: Optional[float] = None
-  in_open_loop: bool = False
-  # Of compiled programs: the kernel alone, and the compiler's tile.
-  module: Optional[protos.HloModuleProto] = dataclasses.field(
-      default=None, repr=False)
-  window: Optional[tpu_compiler.Window] = None
+  compiled: tpu_compiler.CompiledKernel = _NOT_COMPILED
 
   @property
   def name(self) -> str:
-    return self.kernel.tile_id if self.kernel else self.module.name
+    return self.kernel.tile_id if self.kernel else self.compiled.module.name
+
+  @property
+  def cycles(self) -> Optional[int]:
+    return self.compiled.window and self.compiled.window.cycles
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,13 +73,11 @@ class Source:
   tpu: str = ''  # The generation to rank its tiles for; '': the model's.
 
 
-@dataclasses.dataclass(frozen=True)
-class Opened:
-  """A file that was read, or a function that was lowered."""
+class Opened(NamedTuple):
+  """A program that was read or lowered, to be compiled or split."""
   name: str
-  program: Optional[programs.Program] = None  # To be compiled or split.
-  tpu: str = ''
-  source: Optional[Source] = None  # Without a program: the kernels.
+  program: programs.Program
+  tpu: str
 
 
 def read_source(source: Any, shapes: Any = '', tpu: str = DEFAULT_TPU,
@@ -102,7 +98,7 @@ def read_source(source: Any, shapes: Any = '', tpu: str = DEFAULT_TPU,
 
 
 def open_source(source: Any, shapes: Any = '', tpu: str = DEFAULT_TPU,
-                jax_python: str = '') -> Opened:
+                jax_python: str = '') -> Union[Opened, Source]:
   """The part of `read_source` before the compiler, which takes longest."""
   # What is wrong in the names is said before anything is lowered.
   tpu = libtpu.generation(tpu)
@@ -119,25 +115,23 @@ def open_source(source: Any, shapes: Any = '', tpu: str = DEFAULT_TPU,
     raise UserError(f'{source}: no such file; a function is named as '
                     'module:function')
   if path.endswith('.npz'):
-    kernel = readable(Kernel.load(path), path)
-    return Opened(source, tpu=tpu, source=Source(
-        source, [SourceKernel(kernel)], [], [], tpu))
+    return Source(source, [SourceKernel(readable(Kernel.load(path), path))],
+                  [], [], tpu)
   content = files.read_file(path, unpack=True)
   if tuning.has_runs(content):
-    return Opened(source, tpu=tpu, source=Source(
-        source, list(map(SourceKernel, tuning.read_tile_kernels(path))), [],
-        [], tpu))
+    return Source(source, list(map(
+        SourceKernel, tuning.read_tile_kernels(path))), [], [], tpu)
   program = programs.read(source, content, jax_python)
   if program.optimized is None:
     libtpu.library()
   return Opened(source, program, tpu)
 
 
-def compiled(opened: Opened,
+def compiled(opened: Union[Opened, Source],
              progress: subprocesses.Progress = None) -> Source:
   """The kernels, with notes on what was left out; or a UserError."""
-  if opened.source is not None:
-    return opened.source
+  if isinstance(opened, Source):
+    return opened
   program, notes = opened.program, []
   if program.optimized is None:
     notes.append(f'compiled for a TPU {opened.tpu} by libtpu')
@@ -157,44 +151,35 @@ def compiled(opened: Opened,
 
 
 def open_all(names: Sequence[str], shapes: str = '', tpu: str = DEFAULT_TPU,
-             jax_python: str = '') -> list[Opened]:
+             jax_python: str = '') -> list[Union[Opened, Source]]:
   """`open_source` for each; what is wrong becomes a fault of that source."""
-  def opened(name):
-    try:
-      return open_source(name, shapes, tpu, jax_python)
-    except UserError as error:
-      return Opened(name, source=Source(name, [], [], [str(error)]))
+  return [tried(name, open_source, name, shapes, tpu, jax_python)
+          for name in names]
 
-  return [opened(name) for name in names]
+
+def tried(name: str, function: Callable, *arguments: Any) -> Any:
+  """What a function returns; of a UserError a source with that fault."""
+  try:
+    return function(*arguments)
+  except UserError as error:
+    return Source(name, [], [], [str(error)])
 
 
 @contextlib.contextmanager
-def compiling(opened: Sequence[Opened], progress: subprocesses.Progress = None
+def compiling(opened: Sequence[Union[Opened, Source]],
+              progress: subprocesses.Progress = None
               ) -> Iterator[list[Future[Source]]]:
   """The sources, compiled beside what is done with them; see `compiled`.
 
   Faults become those of the source. Leaving ends the compiler.
   """
-  left = threading.Event()
-
-  def tick(seconds: float) -> None:
-    if left.is_set():
-      raise UserError('stopped')
-    if progress is not None:
-      progress(seconds)
-
-  def result(each: Opened) -> Source:
-    try:
-      return compiled(each, tick)
-    except UserError as error:
-      return Source(each.name, [], [], [str(error)])
-
   pool = ThreadPoolExecutor(1)
   try:
-    yield [pool.submit(result, each) for each in opened]
+    yield [pool.submit(tried, each.name, compiled, each, progress)
+           for each in opened]
   finally:
-    left.set()
     pool.shutdown(wait=False, cancel_futures=True)
+    subprocesses.end_all()
 
 
 def lowered(function: Any, arguments: Any, jax_python: str = '') -> bytes:
@@ -267,7 +252,8 @@ def _from_compiled(name: str, program: tpu_compiler.CompiledProgram,
                        for kernel in distinct),
                       key=lambda kernel: -(kernel.share or 0))
   if program.open_loops:
-    share = sum(kernel.share or 0 for kernel in distinct if kernel.in_open_loop)
+    share = sum(kernel.share or 0 for kernel in distinct
+                if kernel.compiled.in_open_loop)
     notes.append(
         f'loops with an unknown number of trips: {program.open_loops}; their '
         f'kernels, marked *, count once: {100 * share:.1f} % of the time, or '
@@ -293,14 +279,11 @@ def _each_once(kernels: list[tpu_compiler.CompiledKernel]
       name += f' ({uses[name]})'
     try:
       made = source_kernel(compiled, name)
+      key = (*(getattr(made.kernel, field).tobytes() for field in _GRAPH),
+             compiled.window, compiled.in_open_loop)
     except UserError as error:
       faults.append(str(error))
-      made = _attributes(None, compiled)
-      distinct[len(distinct)] = made
-      continue
-    kernel = made.kernel
-    key = (kernel.node_feat.tobytes(), kernel.node_opcode.tobytes(),
-           kernel.edge_index.tobytes(), compiled.window, made.in_open_loop)
+      made, key = SourceKernel(None, compiled.runs, compiled=compiled), name
     if key in distinct:
       copies = distinct[key].copies + made.copies
       made = dataclasses.replace(distinct[key], copies=copies)
@@ -325,14 +308,4 @@ def source_kernel(compiled: tpu_compiler.CompiledKernel,
   kernel = Kernel(
       name, arrays.node_feat, arrays.node_opcode, arrays.edge_index,
       np.zeros((0, len(schema.CONFIG_FEATURES)), np.float32), none, none)
-  return _attributes(kernel, compiled, notes)
-
-
-def _attributes(kernel: Optional[Kernel],
-                compiled: tpu_compiler.CompiledKernel,
-                notes: Sequence[str] = ()) -> SourceKernel:
-  window = compiled.window
-  return SourceKernel(
-      kernel, compiled.runs, tuple(notes), FROM_COMPILER, compiled.op_name,
-      window and window.cycles, in_open_loop=compiled.in_open_loop,
-      module=compiled.module, window=window)
+  return SourceKernel(kernel, compiled.runs, tuple(notes), compiled=compiled)

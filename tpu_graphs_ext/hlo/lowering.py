@@ -6,7 +6,6 @@ TPU's branch. Imports TensorFlow or JAX only to lower a function of theirs.
 
 from __future__ import annotations
 
-import ast
 import difflib
 import importlib
 import importlib.util
@@ -17,7 +16,7 @@ import re
 import sys
 import types
 from collections.abc import Iterator
-from typing import Any, Callable, Optional
+from typing import Any, Callable
 
 from tpu_graphs_ext.errors import UserError, how_to_install, reason_of
 from tpu_graphs_ext.files import open_ordinary
@@ -38,6 +37,8 @@ _NAME = re.compile(r'(?:.+:)?[A-Za-z_][\w.]*')
 _JAX_LIBRARIES = frozenset({'jax', 'jaxlib', 'flax', 'haiku', 'equinox',
                             'optax', 'penzai'})
 _TF_LIBRARIES = frozenset({'tensorflow', 'keras', 'tf_keras'})
+# With these a file may define names that do not stand in it.
+_MAKE_NAMES = frozenset({'__getattr__', 'globals', 'exec', 'setattr', 'vars'})
 _ASSIGNMENT = 15  # Field `device_assignment` of HloModuleProto.
 
 
@@ -63,7 +64,7 @@ def parse_shapes(text: str) -> list[tuple[str, list[int]]]:
 
 
 def require_names(target: str, arguments: str, jax_python: str = '') -> None:
-  """Raises a UserError for names that are wrong, and for forgotten shapes.
+  """Raises a UserError for names that are wrong.
 
   Runs nothing of the user's: it looks for the file and reads it.
   """
@@ -82,21 +83,18 @@ def require_names(target: str, arguments: str, jax_python: str = '') -> None:
     return
   try:
     with open_ordinary(path) as file:
-      tree = ast.parse(file.read())
-  except (OSError, SyntaxError, ValueError):
+      text = file.read().decode(errors='replace')
+  except OSError:
     return  # Python says it better when it imports the file.
-  names = _defined(tree)
+  words = set(re.findall(r'[^\W\d]\w*', text))
+  if words & _MAKE_NAMES or 'import *' in text:
+    return
   for wanted in (name, arguments.strip() if is_name(arguments) else ''):
     first = wanted.split('.')[0]
-    if names is not None and first and ':' not in first and first not in names:
-      similar = difflib.get_close_matches(first, names, 1)
+    if first and ':' not in first and first not in words:
+      similar = difflib.get_close_matches(first, words, 1)
       raise UserError(f'{target}: {module} has no {first!r}' + (
           f'; did you mean {similar[0]!r}?' if similar else ''))
-  if not arguments and (missing := _arguments(tree, name)):
-    raise UserError(
-        f'{target} takes {", ".join(missing)}: give their shapes with '
-        "--shapes, as in 'f32[512,1024] bf16[1024]', or the name of a function "
-        'that returns the arguments')
 
 
 def _is_installed(package: str) -> bool:
@@ -105,30 +103,6 @@ def _is_installed(package: str) -> bool:
                ) or importlib.util.find_spec(package) is not None
   except (ImportError, ValueError):
     return False
-
-
-def _defined(tree: ast.Module) -> Optional[set[str]]:
-  """The names that a file defines anywhere; None if it may define any."""
-  names = set()
-  for node in ast.walk(tree):
-    if isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef)):
-      names.add(node.name)
-    elif isinstance(node, ast.Name):
-      names.add(node.id)
-    elif isinstance(node, ast.alias):
-      names.add(node.asname or node.name.split('.')[0])
-  free = {'*', '__getattr__', 'globals', 'exec', 'setattr', 'vars'}
-  return None if names & free else names
-
-
-def _arguments(tree: ast.Module, name: str) -> list[str]:
-  """Arguments without defaults of a function without decorators."""
-  for node in tree.body:
-    if (isinstance(node, ast.FunctionDef) and node.name == name
-        and not node.decorator_list):
-      names = [each.arg for each in (*node.args.posonlyargs, *node.args.args)]
-      return names[:len(names) - len(node.args.defaults)]
-  return []
 
 
 def lower_named(target: str, arguments: str) -> bytes:

@@ -93,7 +93,8 @@ def kernels(source: Any, shapes: Any = '', tpu: str = schema.DEFAULT_TPU,
 
 def with_program(source: kernel_sources.Source) -> kernel_sources.Source:
   """The source; a UserError if its kernels are not those of a program."""
-  if source.kernels and all(each.module is None for each in source.kernels):
+  if source.kernels and not any(
+      each.compiled.module for each in source.kernels):
     raise UserError(f'{source.name}: has kernels and their tiles but no '
                     'program to compile; name HLO, StableHLO or '
                     'module:function')
@@ -103,7 +104,7 @@ def with_program(source: kernel_sources.Source) -> kernel_sources.Source:
 def report_of(source: kernel_sources.Source) -> CompilerReport:
   """The same for a source that is compiled; without it, no kernels."""
   return CompilerReport(source.name, source.tpu, [
-      _kernel(kernel) for kernel in source.kernels if kernel.module is not None
+      _kernel(kernel) for kernel in source.kernels if kernel.compiled.module
   ], source.notes)
 
 
@@ -121,9 +122,10 @@ def sizes(bounds: tuple[int, ...]) -> str:
 
 
 def _kernel(source: kernel_sources.SourceKernel) -> CompiledKernel:
-  cost, window = costs.cost_of(source.module), source.window
+  module, op_name, window, _, in_open_loop = source.compiled
+  cost = costs.cost_of(module)
   return CompiledKernel(
-      source.name, source.op_name, source.copies, source.in_open_loop,
+      source.name, op_name, source.copies, in_open_loop,
       source.share, source.cycles, window.output_bounds if window else (),
       window.kernel_bounds if window else (), cost.flops, cost.bytes,
       cost.hbm_bytes, cost.intensity, cost.on_chip_bytes)

@@ -136,7 +136,7 @@ def rank_kernel(ranker: scoring.Ranker, source: kernel_sources.SourceKernel,
   kernel, default_notes = _with_default(source, explainer.loops)
   legal, notes = legal_tiles(explainer, kernel, most_tiles)
   unfamiliar = out_of_range.of_nodes(ranker.stats, kernel, ranker.opcodes)
-  choices, default, default_from = [], None, ''
+  choices, default, default_from, compiled = [], None, '', source.compiled
   if len(legal.tiles) > 1:
     rows = config_rows(explainer.loops, legal.tiles)
     unfamiliar += out_of_range.of_rows(
@@ -145,16 +145,17 @@ def rank_kernel(ranker: scoring.Ranker, source: kernel_sources.SourceKernel,
     times = explainer.terms(legal.tiles).time
     order = np.lexsort((times, scores))
     chosen, default_from = _default(
-        kernel, source.default_from, explainer, legal.tiles)
+        kernel, kernel_sources.FROM_COMPILER if compiled.window else
+        kernel_sources.FROM_FILE, explainer, legal.tiles)
     default_ns = float(times[chosen]) if constants_of(ranker.model) else None
     place = int(np.flatnonzero(order == chosen)[0])
     *choices, default = _choices(
         kernel, explainer, legal.tiles, scores, order,
         [*range(len(order))[:top_k], place], default_ns)
   return tile_ranking.KernelRanking(
-      name=kernel.tile_id, copies=source.copies, op_name=source.op_name,
+      name=kernel.tile_id, copies=source.copies, op_name=compiled.op_name,
       share=source.share, cycles=source.cycles,
-      in_open_loop=source.in_open_loop, nodes=kernel.num_nodes,
+      in_open_loop=compiled.in_open_loop, nodes=kernel.num_nodes,
       opcodes=_opcodes(kernel), product=explainer.loops.product,
       combinations=legal.combinations, fitting=legal.fitting,
       scored=len(legal.tiles), choices=choices, default=default,
@@ -166,9 +167,9 @@ def rank_kernel(ranker: scoring.Ranker, source: kernel_sources.SourceKernel,
 def _with_default(source: kernel_sources.SourceKernel,
                   loops: Loops) -> tuple[Kernel, list[str]]:
   """(the kernel, with the compiler's tile if it chose one, notes)."""
-  if source.window is None:
+  if source.compiled.window is None:
     return source.kernel, []
-  bounds = source.window.output_bounds, source.window.kernel_bounds
+  bounds = source.compiled.window[:2]
   if not all(len(of) == len(most) and all(0 < b <= m for b, m in zip(of, most))
              for of, most in zip(bounds, loops.largest())):
     return source.kernel, [
