@@ -6,9 +6,9 @@ import ast
 import contextlib
 import hashlib
 import importlib
-import importlib.abc
 import importlib.util
 import inspect
+import linecache
 import os
 import sys
 from collections.abc import Iterable, Iterator
@@ -53,30 +53,19 @@ def models_module(models_py: str = '') -> ModuleType:
   return sys.modules[name]
 
 
-class _Source(importlib.abc.InspectLoader):
-  """Loads a module from the bytes that were read, whatever its file is now."""
-
-  def __init__(self, path: str, source: bytes):
-    self._path, self._source = path, source
-
-  def get_source(self, fullname: str) -> str:
-    # For tracebacks, and for AutoGraph, which reads code again to convert it.
-    return importlib.util.decode_source(self._source)
-
-  def get_code(self, fullname: str):
-    # No file has this name, so nobody takes the lines of an edited file.
-    return compile(self._source, f'{self._path}:{fullname[-8:]}', 'exec',
-                   dont_inherit=True)
-
-
 def _imported(name: str, path: str, source: bytes) -> ModuleType:
-  loader = _Source(path, source)
-  module = importlib.util.module_from_spec(
-      importlib.util.spec_from_loader(name, loader, origin=path))
+  module = ModuleType(name)
   module.__file__ = path
   sys.modules[name] = module  # A dataclass looks for its module.
+  # Tracebacks, and AutoGraph, which reads code again to convert it, find these
+  # lines under a name that no file has, however the file is edited.
+  lines = f'{path}:{name[-8:]}'
   try:
-    loader.exec_module(module)
+    code = compile(source, lines, 'exec', dont_inherit=True)
+    linecache.cache[lines] = (
+        len(source), None,
+        importlib.util.decode_source(source).splitlines(True), lines)
+    exec(code, vars(module))
   except (Exception, SystemExit) as error:
     del sys.modules[name]
     raise UserError(
