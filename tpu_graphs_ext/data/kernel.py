@@ -227,7 +227,9 @@ def open_files(paths: list[str], cache_dir: str | None = None) -> Partition:
     return Partition.from_kernels(loaded, folder)
   return cache.open_or_build(
       os.path.join(cache_dir, cache.content_key(paths)), _DTYPES,
-      lambda unused_more: map(_rows_of, _readable(loaded, folder)),
+      lambda unused_more: ({name: np.atleast_1d(getattr(kernel, name))
+                            for name in _DTYPES}
+                           for kernel in _readable(loaded, folder)),
       lambda entry: _of_entry(entry, [tile_id_of(path) for path in paths]))
 
 
@@ -246,11 +248,6 @@ def _of_entry(entry: cache.Entry, tile_ids: list[str]) -> Partition:
   return Partition(
       Kernel(tile_id, **dict(zip(parts, rows)))
       for tile_id, rows in zip(tile_ids, zip(*parts.values())))
-
-
-def _rows_of(kernel: Kernel) -> dict[str, np.ndarray]:
-  """The rows of a kernel in each array of `_DTYPES`."""
-  return {name: np.atleast_1d(getattr(kernel, name)) for name in _DTYPES}
 
 
 def _readable(kernels: Iterable[Kernel], folder: str) -> Iterator[Kernel]:

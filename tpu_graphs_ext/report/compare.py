@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from tpu_graphs_ext.data.kernel import Problems
-from tpu_graphs_ext.engine import evaluate, metrics, scoring
+from tpu_graphs_ext.engine import evaluate, metrics, results, scoring
 from tpu_graphs_ext.engine.settings import Loading
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.report import page
@@ -32,7 +32,7 @@ class Measure(NamedTuple):
   """A column of the rows, and how it reads: times `scale`, with `digits`."""
   column: str
   name: str
-  unit: str = ''  # Of a difference.
+  unit: str  # Of a difference.
   scale: int = 1
   digits: int = 3
   higher_is_better: bool = True
@@ -40,14 +40,12 @@ class Measure(NamedTuple):
 
 def measures_of(task: ShippedTask) -> list[Measure]:
   """Those that a report compares; the first one decides which run wins."""
-  known = {
-      'kendall': [Measure('kendall', 'tau', 'more tau')],
-      'opa': [Measure('opa', 'OPA', 'more OPA')],
-      'slowdown': [Measure(
-          f'slowdown_{k}', f'top-{k} %',
-          f'percentage points less slowdown at top-{k}', 100, 2, False)
-                   for k in task.top_ks]}
-  return [measure for name in task.compared_by for measure in known[name]]
+  return [
+      Measure(column, name, f'more {name}') if measure in results.SCORES else
+      Measure(column, name, f'percentage points less slowdown at {name[:-2]}',
+              100, 2, False)
+      for measure, name, column in results.columns_of(
+          task.compared_by, task.top_ks)]
 
 
 def random_of(task: ShippedTask) -> str:
