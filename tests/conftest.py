@@ -67,6 +67,13 @@ def checkout_root() -> str:
 
 
 @pytest.fixture(scope='session')
+def data_root(tmp_path_factory) -> pathlib.Path:
+  """Splits of small kernels; only to be read."""
+  from support import tiny_kernels
+  return tiny_kernels.write_data_root(tmp_path_factory.mktemp('data_root'))
+
+
+@pytest.fixture(scope='session')
 def layout_run(tmp_path_factory):
   """A run of a small layout model, and its data root; only to be read."""
   from support import tiny_layout_models, tiny_layouts

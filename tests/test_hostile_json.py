@@ -7,18 +7,15 @@ printed.
 import gzip
 import json
 
-import numpy as np
 import pytest
 
 from support import damage
 from support import tiny_traces as tiny
 from tpu_graphs_ext import errors, files
-from tpu_graphs_ext.data.normalize import FeatureStats
-from tpu_graphs_ext.engine import artifacts, settings
+from tpu_graphs_ext.engine import settings
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.report import compare, page, report, runs
 from tpu_graphs_ext.sweep import grid
-from tpu_graphs_ext.tasks import TILE
 from tpu_graphs_ext.tasks.tile import TrainSettings
 from tpu_graphs_ext.traces import analysis, calibrate
 
@@ -36,16 +33,6 @@ GRID = {
     'settings': {'epochs': 2, 'lr': {'min': 1, 'max': 4}},
     'seeds': [0, 1], 'data_root': 'a', 'prune': {'min_epochs': 1},
     'search': {'method': 'random', 'configurations': 2, 'seed': 1}}
-
-
-def read_run(folder, content):
-  (folder / 'model_x').mkdir(exist_ok=True)
-  (folder / 'run_x.jsonz').write_bytes(
-      gzip.compress(json.dumps(content).encode(), 1))
-  run = artifacts.load_run(str(folder / 'model_x'), TILE)
-  if isinstance(run.info.get('feature_stats'), dict):
-    stats = FeatureStats.from_json(run.info['feature_stats'])
-    assert np.isfinite(stats.node.minimum).all()
 
 
 def read_grid(unused_folder, content):
@@ -92,8 +79,7 @@ def read_report(folder, content):
 
 
 READERS = {
-    'report': (read_report, RUN),
-    'run': (read_run, RUN), 'grid': (read_grid, GRID),
+    'run': (read_report, RUN), 'grid': (read_grid, GRID),
     'kwargs': (read_kwargs, {'hidden_dim': 3, 'feature_stats': STATS}),
     'calibration': (read_calibration, json.loads(calibrate.to_json(LEARNED))),
     'trace': (read_trace, {'traceEvents': tiny.one_step()[:6]})}

@@ -26,11 +26,6 @@ def folder(tmp_path) -> str:
   return save_all(tmp_path / 'valid', tiny_kernels.corner_cases())
 
 
-@pytest.fixture(scope='module')
-def data_root(tmp_path_factory) -> str:
-  return str(tiny_kernels.write_data_root(tmp_path_factory.mktemp('root')))
-
-
 @pytest.fixture
 def cache_dir(tmp_path) -> str:
   return str(tmp_path / 'cache')
@@ -71,7 +66,7 @@ def test_damaged_files_are_named(folder, tmp_path, cache_dir):
 
 
 def test_dataset(data_root):
-  dataset = read.read_dataset(data_root, min_train_configs=10)
+  dataset = read.read_dataset(str(data_root), min_train_configs=10)
   # The second kernel of each split has 3 configurations; only train drops it.
   assert [len(split) for split in (
       dataset.train, dataset.every_train, dataset.valid, dataset.test)

@@ -38,10 +38,9 @@ RUN_INFO = {'args': {'model': 'M', 'model_kwargs_json': '{}', 'configs': 2}}
 
 
 @pytest.fixture(scope='module')
-def trained(tmp_path_factory):
-  folder = tmp_path_factory.mktemp('trained')
-  root = tiny_kernels.write_data_root(folder / 'data')
-  return eager_training.trained(root, folder / 'out', epochs=1)
+def trained(data_root, tmp_path_factory):
+  return eager_training.trained(
+      data_root, tmp_path_factory.mktemp('trained'), epochs=1)
 
 
 @pytest.fixture

@@ -16,11 +16,6 @@ from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.tasks.tile import LoadSettings
 
 
-@pytest.fixture(scope='module')
-def data_root(tmp_path_factory):
-  return tiny_kernels.write_data_root(tmp_path_factory.mktemp('data'))
-
-
 @pytest.fixture
 def variables_only(monkeypatch):
   """Saves the variables where the rest of the model does not matter."""

@@ -25,12 +25,6 @@ from tpu_graphs_ext.stacks import versions
 from tpu_graphs_ext.tasks import TILE
 from tpu_graphs_ext.tasks.tile import LoadSettings
 
-
-@pytest.fixture(scope='module')
-def data_root(tmp_path_factory):
-  return tiny_kernels.write_data_root(tmp_path_factory.mktemp('data'))
-
-
 LEARNING = {
     'epochs': 12, 'batch': 1, 'lr': 0.1, 'losses': 'PairwiseHingeLoss:1'}
 
