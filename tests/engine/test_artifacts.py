@@ -28,7 +28,7 @@ from tpu_graphs_ext import cli, files
 from tpu_graphs_ext.engine import artifacts, scoring, train
 from tpu_graphs_ext.engine import pretrained as names
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.hlo import kernel_sources
+from tpu_graphs_ext.hlo import features, kernel_sources
 from tpu_graphs_ext.serving import tile_search
 from tpu_graphs_ext.serving.cost_model import CostModel
 from tpu_graphs_ext.tasks import TILE
@@ -269,6 +269,11 @@ def test_a_generation_with_its_own_model_takes_it(
 
   with mock.patch('tpu_graphs_ext.engine.scoring.load_ranker', load), (
       mock.patch('tpu_graphs_ext.engine.rank.load_ranker', load)):
+    # Of a single tile, which is one whatever bounds count.
+    kernel = dataclasses.replace(
+        saved_run.KERNELS[0], config_feat=features.config_features(
+            [], saved_run.KERNELS[0].num_configs * [[1, 1]]))
+    path = kernel.save(str(data))
     for flags in (['--tpu=v6e', path], ['--dir=pretrained:v6e', path],
                   [f'--data={data}']):
       assert cli.main(['rank', *flags]) == 0
