@@ -29,7 +29,7 @@ def read(path, content: bytes) -> bool:
     except UserError as error:
       assert path.name in str(error)
     try:
-      for written in tuning.featurize_file(str(path), str(out)):
+      for written in tiny_tuning.featurized(str(path), str(out)):
         os.remove(written)
     except UserError:
       return False
@@ -160,13 +160,13 @@ def test_thousands_of_modules_and_of_nested_messages(tmp_path):
 def test_another_file_is_not_replaced(tmp_path):
   source, out = tmp_path / 'x.pb', str(tmp_path / 'out')
   source.write_bytes(OWN[0])
-  path, = tuning.featurize_file(str(source), out)
-  assert tuning.featurize_file(str(source), out) == [path]
+  path, = tiny_tuning.featurized(str(source), out)
+  assert tiny_tuning.featurized(str(source), out) == [path]
   with np.load(path) as stored:
     edited = {**stored, 'config_runtime': 7 * stored['config_runtime']}
   np.savez(path, **edited)
   with pytest.raises(UserError, match='does not hold what featurize would'):
-    tuning.featurize_file(str(source), out)
+    tiny_tuning.featurized(str(source), out)
   with np.load(path) as stored:
     np.testing.assert_array_equal(
         stored['config_runtime'], edited['config_runtime'])

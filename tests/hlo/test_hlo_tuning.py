@@ -6,10 +6,7 @@ import os
 import numpy as np
 import pytest
 
-from support.tiny_tuning import (
-  layout_data,
-  tile_data,
-)
+from support.tiny_tuning import featurized, layout_data, tile_data
 from tpu_graphs_ext.data import check, schema
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.errors import UserError
@@ -116,16 +113,16 @@ def test_kinds_of_file_are_told_apart(tmp_path):
   single = write(tmp_path / 'alexnet.pb', tile_data().modules[0])
   layout = write(tmp_path / 'unet.pb', layout_data())
   written = [path for file in (several, single)
-             for path in tuning.featurize_file(file, str(out))]
+             for path in featurized(file, str(out))]
   before = sorted(os.listdir(out))
   with pytest.raises(UserError, match=r'tiles \(of .*alexnet_00.*layouts \(of '
                      r'.*unet\.pb\), and no command reads a folder of both'):
-    tuning.featurize_file(layout, str(out))
+    featurized(layout, str(out))
   assert sorted(os.listdir(out)) == before
   out = tmp_path / 'layouts'
-  written += tuning.featurize_file(layout, str(out))
+  written += featurized(layout, str(out))
   with pytest.raises(UserError, match=r'tiles \(of .*single|tiles \(of .*alex'):
-    tuning.featurize_file(single, str(out))
+    featurized(single, str(out))
   assert [os.path.basename(path) for path in written] == [
       'tanh_00000000000000ab.npz', 'alexnet_00000000000000ab.npz', 'unet.npz']
   assert before + os.listdir(out) == sorted(map(os.path.basename, written))
@@ -137,14 +134,14 @@ def test_kinds_of_file_are_told_apart(tmp_path):
 def test_unknown_opcodes_are_written_as_0_and_named(tmp_path, caplog):
   data = tile_data()
   data.modules[0].module.computations[0].instructions[1].opcode = 'erf'
-  path, = tuning.featurize_file(
+  path, = featurized(
       write(tmp_path / 'erf.pb', data), str(tmp_path / 'out'))
   assert Kernel.load(path).node_opcode[1] == schema.UNKNOWN_OPCODE
   assert (': 1 of 2 operations have no opcode in the data set and count as '
           'unknown (0)') in caplog.text
   assert not check.check_data(str(tmp_path / 'out')).faults
   caplog.clear()
-  tuning.featurize_file(write(tmp_path / 'a.pb', tile_data()), str(tmp_path))
+  featurized(write(tmp_path / 'a.pb', tile_data()), str(tmp_path))
   assert 'unknown' not in caplog.text
 
 
@@ -167,13 +164,13 @@ def test_files_that_cannot_be_used(tmp_path):
     cases[str(tmp_path / str(len(content)))] = 'bytes are not a whole'
   for path, message in cases.items():
     with pytest.raises(UserError, match=message):
-      tuning.featurize_file(path, str(out))
+      featurized(path, str(out))
   assert not out.exists()
   with pytest.raises(UserError, match='none of its 1 modules has 2 tile-size'):
     tuning.read_tile_kernels(str(tmp_path / 'few.pb'))
   path = write(tmp_path / 'a.pb', tile_data())
   with pytest.raises(UserError, match=r'a\.pb: cannot be written'):
-    tuning.featurize_file(path, path)
+    featurized(path, path)
 
 
 # Of the 15, name: nodes, configs, distinct, best, worst, default time in ns.
@@ -185,7 +182,7 @@ REAL_KERNELS = {
 
 
 def test_real_tile_kernels(shared_data, tmp_path):
-  written = tuning.featurize_file(str(shared_data / 'op_tuning_data.pb'),
+  written = featurized(str(shared_data / 'op_tuning_data.pb'),
                                   str(tmp_path))
   kernels = {kernel.program: kernel for kernel in map(Kernel.load, written)}
   assert len(kernels) == 15
@@ -201,7 +198,7 @@ def test_real_tile_kernels(shared_data, tmp_path):
 
 def test_real_layout_graph_is_the_published_one(shared_data, tmp_path):
   path = shared_data / 'module_tuning_data_layout.pb'
-  written, = tuning.featurize_file(str(path), str(tmp_path))
+  written, = featurized(str(path), str(tmp_path))
   published = (shared_data / 'published_npz' /
                'layout__xla__default__valid__unet_3d.4x4.bf16.npz')
   with np.load(written) as ours, np.load(published) as theirs:

@@ -1,7 +1,12 @@
 """Tuning files of one module, made by hand."""
 
 from support import tiny_hlo
-from tpu_graphs_ext.hlo import protos
+from tpu_graphs_ext.hlo import protos, tuning
+
+
+def featurized(path, out):
+  """The .npz files of a tuning file."""
+  return tuning.write_results(path, tuning.read_results(path), out)
 
 
 def fill_module(module, name='tanh', size=2048):

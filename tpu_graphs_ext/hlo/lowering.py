@@ -184,20 +184,18 @@ def _lower_jax(function, arguments: tuple) -> bytes:
   places = [place for place, leaf in enumerate(leaves)
             if hasattr(leaf, 'shape') and hasattr(leaf, 'dtype')]
   abstract = [_abstract(leaves[place]) for place in places]
+
+  def filled(arrays):
+    values = {**dict(enumerate(leaves)), **dict(zip(places, arrays))}
+    return jax.tree_util.tree_unflatten(structure, list(values.values()))
+
   if type(function).__module__.split('.')[0] in ('jax', 'jaxlib') and all(
       place in places or isinstance(leaf, (bool, int, float, complex))
       for place, leaf in enumerate(leaves)):
-    filled = list(leaves)
-    for place, leaf in zip(places, abstract):
-      filled[place] = leaf
-    arguments = jax.tree_util.tree_unflatten(structure, filled)
-    return _serialized(_for_tpu(function, arguments))
+    return _serialized(_for_tpu(function, filled(abstract)))
 
   def flat(*arrays):
-    filled = list(leaves)
-    for place, array in zip(places, arrays):
-      filled[place] = array
-    returned = function(*jax.tree_util.tree_unflatten(structure, filled))
+    returned = function(*filled(arrays))
     return [leaf for leaf in jax.tree_util.tree_leaves(returned)
             if hasattr(leaf, 'dtype')]  # A module has functions too.
 

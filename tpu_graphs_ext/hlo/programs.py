@@ -52,20 +52,23 @@ def read(name: str, content: bytes, jax_python: str = '') -> Program:
         b'sdy' in content or b'mhlo.sharding' in content):
       content = _by_jaxlib(name, 'sharded StableHLO bytecode', content,
                            jax_python)
-    return Program(content, 'mlir', *(
-        max([1, *map(int, re.findall(
-            rf'mhlo\.num_{what}\s*=\s*(\d+)'.encode(), content))])
-        for what in ('replicas', 'partitions')))
+    return Program(content, 'mlir', *_largest(
+        content, rb'mhlo\.num_replicas', rb'mhlo\.num_partitions'))
   devices = [1, 1]
   if _HLO_TEXT.match(content):
     header = content.split(b'HloModule', 1)[1].split(b'\n', 1)[0]
-    devices = [max([1, *map(int, re.findall(rf'{what}=(\d+)'.encode(), header))]
-                   ) for what in ('replica_count', 'num_partitions')]
+    devices = _largest(header, b'replica_count', b'num_partitions')
     content = _by_jaxlib(name, 'HLO text', content, jax_python)
   elif fault := _other_kind(content):
     raise UserError(f'{name}: {fault}; give HLO, as protobuf or text, or '
                     'StableHLO')
   return of_module(protos.read_hlo(name, content), name, *devices)
+
+
+def _largest(content: bytes, *names: bytes) -> list[int]:
+  """The largest number that is assigned to each name, at least 1."""
+  return [max([1, *map(int, re.findall(name + rb'\s*=\s*(\d+)', content))])
+          for name in names]
 
 
 def is_mlir(content: bytes) -> bool:

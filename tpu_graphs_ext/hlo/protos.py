@@ -148,19 +148,16 @@ def read_hlo(path: str, content: bytes) -> HloModuleProto:
 
   Raises UserError if the content is something else, damaged or too large.
   """
-  module = parse(HloModuleProto, content)
-  if not has_opcodes(module):
-    wrapped = parse(HloProto, content)
-    module = wrapped and wrapped.hlo_module
-  if not has_opcodes(module):
-    wrapped = parse(HloSnapshot, content)
-    module = wrapped and wrapped.hlo.hlo_module
-  if not has_opcodes(module):
-    raise UserError(
-        f'{path}: its {len(content):,} bytes are not a whole HloModuleProto or '
-        'HloProto, StableHLO or tuning data; the file is damaged or of another '
-        'kind. For HLO, XLA writes protobufs with --xla_dump_hlo_as_proto')
-  return as_module(module, f'{path}: HLO module')
+  for message_class in (HloModuleProto, HloProto, HloSnapshot):
+    module = parse(message_class, content)
+    for field in ('hlo', 'hlo_module'):
+      module = getattr(module, field, module)
+    if has_opcodes(module):
+      return as_module(module, f'{path}: HLO module')
+  raise UserError(
+      f'{path}: its {len(content):,} bytes are not a whole HloModuleProto or '
+      'HloProto, StableHLO or tuning data; the file is damaged or of another '
+      'kind. For HLO, XLA writes protobufs with --xla_dump_hlo_as_proto')
 
 
 def is_optimized(path: str, module: HloModuleProto) -> bool:

@@ -60,11 +60,6 @@ class LayoutGraph:
     return path
 
 
-def featurize_file(path: str, out_dir: str) -> list[str]:
-  """`write_results` of `read_results`."""
-  return write_results(path, read_results(path), out_dir)
-
-
 def read_results(path: str) -> list[Union[Kernel, LayoutGraph]]:
   """The kernels and layout graphs of a file; a UserError if it has none."""
   return _read(path, 'usable runs', tile_kernels, layout_graphs)

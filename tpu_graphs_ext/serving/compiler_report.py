@@ -68,10 +68,9 @@ def to_csv(reports: Sequence[CompilerReport]) -> str:
   writer.writerow(['source', 'tpu', *names])
   for report in reports:
     for kernel in report.kernels:
-      values = [getattr(kernel, name) for name in names]
       writer.writerow([report.source, report.tpu, *(
           sizes(value) if isinstance(value, tuple) else value
-          for value in values)])
+          for value in vars(kernel).values())])
   return file.getvalue()
 
 
@@ -116,9 +115,10 @@ def table(rows: list[tuple[str, ...]]) -> str:
                    for row in zip(*columns))
 
 
-def sizes(bounds: tuple[int, ...]) -> str:
-  """'16x32'."""
-  return 'x'.join(map(str, bounds))
+def sizes(bounds: tuple[int, ...], filters: tuple[int, ...] = ()) -> str:
+  """'16x32', or '16x32 | 4x8' with a filter's."""
+  text = 'x'.join(map(str, bounds))
+  return f'{text or "-"} | {sizes(filters)}' if filters else text
 
 
 def _kernel(source: kernel_sources.SourceKernel) -> CompiledKernel:
@@ -133,13 +133,11 @@ def _kernel(source: kernel_sources.SourceKernel) -> CompiledKernel:
 
 def _row(kernel: CompiledKernel) -> tuple[str, ...]:
   share = '' if kernel.share is None else f'{100 * kernel.share:.1f} %'
-  tile = sizes(kernel.output_bounds)
-  if kernel.kernel_bounds:
-    tile += f' | {sizes(kernel.kernel_bounds)}'
   return (
       kernel.name + (f' x{kernel.runs}' if kernel.runs != 1 else ''),
       share + (' *' if kernel.in_open_loop else ''),
-      f'{kernel.cycles:,}' if kernel.cycles else '', tile,
+      f'{kernel.cycles:,}' if kernel.cycles else '',
+      sizes(kernel.output_bounds, kernel.kernel_bounds),
       f'{kernel.flops / 1e9:,.3f}', f'{kernel.bytes / 2**20:,.2f}',
       f'{kernel.hbm_bytes / 2**20:,.2f}', f'{kernel.flops_per_byte:,.1f}',
       f'{kernel.on_chip_bytes / 2**20:,.2f}', kernel.op_name)

@@ -11,6 +11,7 @@ from tpu_graphs_ext.engine import out_of_range
 from tpu_graphs_ext.errors import shortened
 from tpu_graphs_ext.hlo import kernel_sources
 from tpu_graphs_ext.serving import compiler_report
+from tpu_graphs_ext.serving.compiler_report import sizes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,9 +38,7 @@ class TileChoice:
   @property
   def bounds(self) -> str:
     """'16x32', or '16x32 | 4x8' with a filter's."""
-    filters = self.tile.kernel_bounds
-    return _sizes(self.tile.output_bounds) + (
-        f' | {_sizes(filters)}' if filters else '')
+    return sizes(self.tile.output_bounds, self.tile.kernel_bounds)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,11 +154,11 @@ def _details(ranking: KernelRanking, verbose: bool) -> str:
 
 def _choice_lines(place: str, choice: TileChoice, verbose: bool) -> list[str]:
   tile = choice.tile
-  bounds = (f'output {_sizes(tile.output_bounds)} '
-            f'= {_sizes(tile.output_elements)} elements')
+  bounds = (f'output {sizes(tile.output_bounds) or "-"} '
+            f'= {sizes(tile.output_elements) or "-"} elements')
   if tile.kernel_bounds:
-    bounds += (f', kernel {_sizes(tile.kernel_bounds)} '
-               f'= {_sizes(tile.kernel_elements)}')
+    bounds += (f', kernel {sizes(tile.kernel_bounds)} '
+               f'= {sizes(tile.kernel_elements)}')
   worth = [f'score {choice.score:.4f}'] if verbose else []
   if choice.predicted_ns is not None:
     worth.append(f'analytic time {choice.predicted_ns / 1000:,.1f} us' + (
@@ -181,7 +180,3 @@ def _outside(feature: out_of_range.OutOfRange) -> str:
 
 def _count(number: int, what: str) -> str:
   return f'{number:,} {what}{"" if number == 1 else "s"}'
-
-
-def _sizes(sizes: tuple) -> str:
-  return 'x'.join(map(str, sizes)) or '-'
