@@ -248,6 +248,7 @@ _MODELS = {
 _CHOICES = {'default': "the compiler's default tile",
             'random': 'a random choice'}
 _SHIPPED = {'package': '**the model in the package**',
+            'alike': 'it and two with other seeds',
             'analytic': 'its analytic part alone, untrained',
             **{row: _MODELS[row] for row in ('EarlyJoinSAGE', 'LightGBM')},
             **_CHOICES}
@@ -305,7 +306,7 @@ def _shipped_views() -> dict[str, View]:
            for head, template in _two_kinds('test programs',
                                             'timed on a TPU')],
           shipped, {row: title for row, title in _SHIPPED.items()
-                    if row != 'analytic'}),
+                    if row not in ('alike', 'analytic')}),
       'pretrained-test': View(_ranked('test_', measures), shipped, _SHIPPED),
       'pretrained-real': View(_ranked('real_', measures), shipped, _SHIPPED),
       'pretrained-kinds': View(
@@ -313,7 +314,7 @@ def _shipped_views() -> dict[str, View]:
           of_numbers('pretrained-v3-kinds'), {}),
       **{f'pretrained-{tpu}': View(
           _ranked('test_', measures), of_numbers(f'pretrained-{tpu}'), {
-              'package': _SHIPPED['package'],
+              **{row: _SHIPPED[row] for row in ('package', 'alike')},
               'v3': "the package's model for a TPU v3", **_SHIPPED})
          for tpu in ('v5e', 'v5p', 'v6e', 'v7x')}}
 
