@@ -19,7 +19,7 @@ from tpu_graphs_ext import files, load_models
 from tpu_graphs_ext.cli import app
 from tpu_graphs_ext.course import allowed_imports, sandbox, swap, zip_file
 from tpu_graphs_ext.data import cache, check, kernel, npz
-from tpu_graphs_ext.engine import artifacts, foreign, predictions_csv
+from tpu_graphs_ext.engine import artifacts, evaluate, predictions_csv
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import featurize, kernel_sources, lowering, tuning
 from tpu_graphs_ext.sweep import grid
@@ -70,8 +70,8 @@ READERS = {
         kernel_file, lambda path: list(npz.blocks(path, 'node_feat', 1))),
     'data/rules.py TaskRules': (kernel_file, kernel.Kernel.load, '.npz'),
     'engine/artifacts.py read_run_file': (run_file, artifacts.read_run_file),
-    'engine/foreign.py read_scores': (
-        kernel_file, lambda path: foreign.read_scores(
+    'engine/evaluate.py read_scores': (
+        kernel_file, lambda path: evaluate.read_scores(
             path, tile.LoadSettings()), '.npz'),
     'engine/predictions_csv.py read': (
         lambda: b'ID,TopConfigs\ntile:xla:a,0;1\n', predictions_csv.read),
@@ -116,7 +116,7 @@ ELSEWHERE = {
     'course/zip_file.py _contents': 'course/test_zip_file.py',
     'data/cache.py Entry': 'data/test_cache_damaged.py',
     'data/programs.py _blocks': 'data/test_programs.py',
-    'engine/checkpoint_index.py _check': 'engine/test_saved_weights.py',
+    'engine/saved_weights.py _check': 'engine/test_saved_weights.py',
     'engine/origin.py of_training': 'engine/test_train.py',
     'engine/origin.py _is_known': 'engine/test_artifacts.py',
     'engine/origin.py models_file_of': 'engine/test_artifacts.py',

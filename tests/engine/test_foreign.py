@@ -9,7 +9,7 @@ import tpu_graphs_ext
 from support import saved_run
 from tpu_graphs_ext import cli
 from tpu_graphs_ext.data.kernel import Kernel, Partition
-from tpu_graphs_ext.engine import evaluate, foreign, rank
+from tpu_graphs_ext.engine import evaluate, rank
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.tasks import TILE
 from tpu_graphs_ext.tasks.tile import LoadSettings
@@ -66,10 +66,10 @@ def test_scores_that_cannot_be_used(scores, message):
     tpu_graphs_ext.measure(KERNELS, scores, name='mine')
 
 
-def read(tmp_path, text: str, task=TILE) -> foreign.ForeignRanker:
+def read(tmp_path, text: str, task=TILE) -> evaluate.ForeignRanker:
   path = tmp_path / 'rows.csv'
   path.write_text(f'ID,TopConfigs\n{text}')
-  return foreign.read_predictions(str(path), task.loading())
+  return evaluate.read_predictions(str(path), task.loading())
 
 
 def test_a_ranking_has_the_measures_of_its_places(tmp_path):
@@ -109,7 +109,7 @@ def test_rows_of_several_collections(tmp_path):
     read(tmp_path, text, LAYOUT)
   path = tmp_path / 'rows.csv'
   path.write_text(f'ID,TopConfigs\n{text}')
-  ranker = foreign.read_predictions(str(path), LAYOUT.loading(
+  ranker = evaluate.read_predictions(str(path), LAYOUT.loading(
       source='xla', search='default'))
   assert ranker.of == {'unet': [0, 1]}
   with pytest.raises(UserError, match='--data must name its programs'):

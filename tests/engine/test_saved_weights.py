@@ -10,7 +10,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf import tensor_bundle_pb2
 
 from support import damage
-from tpu_graphs_ext.engine import checkpoint_index, saved_weights
+from tpu_graphs_ext.engine import saved_weights
 
 
 class Nested(tf.keras.Model):
@@ -111,11 +111,11 @@ def block(entries, moved=0):
 def rewrite_index(path, change, moved=0):
   """Writes an index anew, its first matrix changed, without checksums."""
   content = path.read_bytes()
-  _, _, start, size = checkpoint_index._varints(content[-48:], 0, 4)[0]
+  _, _, start, size = saved_weights._varints(content[-48:], 0, 4)[0]
   entries, changed = [], False
-  for _, place in checkpoint_index._entries(content, start, size):
-    for key, value in checkpoint_index._entries(
-        content, *checkpoint_index._varints(place, 0, 2)[0]):
+  for _, place in saved_weights._entries(content, start, size):
+    for key, value in saved_weights._entries(
+        content, *saved_weights._varints(place, 0, 2)[0]):
       entry = tensor_bundle_pb2.BundleEntryProto.FromString(value)
       if key and not changed and len(entry.shape.dim) == 2:
         change(entry)
@@ -155,7 +155,7 @@ def test_an_index_that_names_what_cannot_be(saved, tmp_path, change):
   shutil.copytree(saved[1], tmp_path / 'model_x')
   path = tmp_path / 'model_x' / 'variables' / 'variables.index'
   rewrite_index(path, lambda entry: None)
-  checkpoint_index.require_sound(str(path.with_suffix('')))
+  saved_weights.require_sound(str(path.with_suffix('')))
   rewrite_index(path, change)
   with pytest.raises(ValueError, match='its index says nonsense of'):
     saved_weights.read(str(tmp_path / 'model_x'))

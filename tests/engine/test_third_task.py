@@ -10,7 +10,7 @@ import pytest
 
 from support import eager_training, row_task
 from support.places import PROJECT
-from tpu_graphs_ext.engine import evaluate, foreign, rank, train
+from tpu_graphs_ext.engine import evaluate, rank, train
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.tasks import TILE, api, of_run
 
@@ -65,7 +65,7 @@ def test_it_trains_evaluates_predicts_and_ranks(run, data_root, tmp_path):
   assert sorted(order) == list(range(12))
   ours, rows = evaluate.evaluate_all(
       [run.model_dir], f'{data_root}/test', loading=loading,
-      foreign=[foreign.read_predictions(path, loading)])
+      foreign=[evaluate.read_predictions(path, loading)])
   assert ours.mean['slowdown_5'] == rows.mean['slowdown_5']
 
 

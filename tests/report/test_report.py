@@ -17,7 +17,7 @@ from support import (
 from support.tiny_runs import Page, run_info, write_run
 from tpu_graphs_ext import cli
 from tpu_graphs_ext.data import read
-from tpu_graphs_ext.engine import foreign
+from tpu_graphs_ext.engine import evaluate
 from tpu_graphs_ext.report import page, report, runs
 from tpu_graphs_ext.tasks import TILE, api
 from tpu_graphs_ext.tasks.tile import LoadSettings
@@ -95,7 +95,7 @@ def test_scores_of_one_name_take_no_other_ones_place(trained, tmp_path):
       str(trained / 'data' / 'valid'))}
   content = made(
       [trained / 'out'], tmp_path / 'report.html', num_kernels=0, foreign=[
-          foreign.ForeignRanker(name, TILE, scores) for name in (
+          evaluate.ForeignRanker(name, TILE, scores) for name in (
               f'{group.name}.npz', 'a/s.npz', 'b/s.npz', 'mine.npz')])
   check_page(content)
   for name in (group.name, f'{group.name}.npz', 'a/s.npz', 'b/s.npz', 'mine'):

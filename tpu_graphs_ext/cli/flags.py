@@ -192,10 +192,10 @@ def foreign_flags(task: ShippedTask) -> Iterable[Flag]:
 
 def foreign(args: argparse.Namespace, loading: Loading) -> list[Any]:
   """The `ForeignRanker`s that those flags name."""
-  from tpu_graphs_ext.engine import foreign
+  from tpu_graphs_ext.engine import evaluate
   return [read(path, loading) for read, paths in (
-      (foreign.read_scores, args.scores),
-      (foreign.read_predictions, args.predictions)) for path in paths]
+      (evaluate.read_scores, args.scores),
+      (evaluate.read_predictions, args.predictions)) for path in paths]
 
 
 def data_flag(task: ShippedTask, split: str, before: str = '') -> Flag:

@@ -6,8 +6,7 @@ train            a training run; callbacks, compiled_model, threads serve it
 resume           the folder of an interrupted run; finished runs
 scoring          a trained model, ready to score problems; duplicates
 origin           the models.py and the data that a run was trained with
-foreign          scores and rankings of models of other frameworks
-evaluate         errors on labelled problems; metrics has the formulas
+evaluate         errors of our models and others; metrics has the formulas
 results          the table of an evaluation: means, text, JSON and CSV
 out_of_range     problems beyond the range of the training data
 rank             the best of any problem, and the CSV of the test split
@@ -15,5 +14,4 @@ predictions_csv  the CSV itself, written and read
 artifacts        model_<hash>/ and run_<hash>.jsonz
 pretrained       the trained models that the package brings
 saved_weights    the weights of a SavedModel, read without running it
-checkpoint_index  whether TensorFlow can read a checkpoint without dying
 """

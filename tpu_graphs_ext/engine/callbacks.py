@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 from tqdm import tqdm
 
-from tpu_graphs_ext.engine import artifacts, checkpoint_index
+from tpu_graphs_ext.engine import artifacts, saved_weights
 from tpu_graphs_ext.engine.resume import ResumeFolder
 from tpu_graphs_ext.engine.settings import Training
 from tpu_graphs_ext.errors import UserError, reason_of
@@ -151,7 +151,7 @@ class Checkpoints(tf.keras.callbacks.Callback):
     if folder.is_new or not last:
       return
     try:
-      checkpoint_index.require_sound(last)
+      saved_weights.require_sound(last)
       checkpoint.restore(last).assert_existing_objects_matched()
     except (ValueError, AssertionError, tf.errors.OpError) as error:
       raise UserError(

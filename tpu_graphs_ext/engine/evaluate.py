@@ -1,23 +1,33 @@
-"""Measures how well trained models order the configurations of problems."""
+"""Measures how well models order the configurations of problems.
+
+Models of other frameworks are measured like our own. Their scores are in a .npz
+file, an array [configs] for each problem under its name; the lowest is the
+fastest. A CSV, as `predictions_csv` describes it, has the first places alone:
+measures that need more of the order are NaN.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Optional, Union
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Optional, Union
 
 import numpy as np
 
+from tpu_graphs_ext.data import npz
 from tpu_graphs_ext.data.kernel import Problem, Problems
 from tpu_graphs_ext.engine import (
   metrics,
   origin,
   out_of_range,
+  predictions_csv,
   results,
   scoring,
 )
-from tpu_graphs_ext.engine.foreign import ForeignRanker
+from tpu_graphs_ext.engine.scoring import Ranker, Scores
 from tpu_graphs_ext.engine.settings import Loading
 from tpu_graphs_ext.engine.task import Task
 from tpu_graphs_ext.errors import UserError, shortened
@@ -25,9 +35,110 @@ from tpu_graphs_ext.errors import UserError, shortened
 if TYPE_CHECKING:
   import pandas
 
-AnyRanker = Union[scoring.Ranker, ForeignRanker]
-
 _log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class ForeignRanker:
+  """Stands where a `scoring.Ranker` does, with scores that are there.
+
+  `of` is problem -> scores [configs], or its first configurations in order if
+  they are `ranked`.
+  """
+  name: str  # The file, for messages.
+  task: Task
+  of: Mapping[str, Any]
+  ranked: bool = False
+  keep_repeats: bool = False  # See `Scores`.
+  args: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # No run.
+
+  read, checked = Ranker.read, Ranker.checked
+
+  @property
+  def class_name(self) -> str:
+    """What to call the model in tables."""
+    return os.path.basename(self.name).rpartition('.')[0] or self.name
+
+  def score_all(self, problems: Problems,
+                what: str) -> Iterator[tuple[Problem, Scores]]:
+    """Yields every problem with its scores, or raises a UserError."""
+    del what
+    missing = sorted(set(problems.names) - self.of.keys())
+    if missing:
+      raise UserError(
+          f'{self.name}: lacks {len(missing)} of {len(problems)} '
+          f'{self.task.problem}s of the data: {shortened(missing)}; it has '
+          f'{shortened(sorted(self.of)) or "none"}')
+    return ((problem, self.scored(problem)) for problem in problems)
+
+  def scored(self, problem: Problem) -> Scores:
+    """The scores of one problem; UserError if they are not of its size."""
+    configs = problem.num_configs
+    if self.ranked:
+      return _of_order(self.of[problem.name], configs,
+                       f'{self.name}: {problem.name}')
+    try:
+      scores = np.asarray(self.of[problem.name])
+      if np.iscomplexobj(scores):
+        raise TypeError('they are complex')
+      scores = scores.astype(np.float64)
+    except (TypeError, ValueError) as error:
+      raise UserError(f'{self.name}: {problem.name}: {error}; scores must be '
+                      'real numbers') from error
+    # Duplicates are looked for in kernels alone, whose table is at hand.
+    return self.checked(
+        problem, scores[np.newaxis] if scores.shape == (configs,) else scores,
+        getattr(problem, self.task.config_table, np.zeros((configs, 0))))
+
+
+def _of_order(places: Sequence[int], configs: int, where: str) -> Scores:
+  """Scores in the order of places, which may be padded with 0."""
+  order = list(places[:configs])
+  if not predictions_csv.is_order(places, configs):
+    raise UserError(
+        f'{where}: must have distinct configurations below {configs}, then '
+        f'only 0; it has {shortened(list(map(str, places)), 10)}')
+  scores = np.full(configs, len(order), np.float64)
+  scores[order] = np.arange(len(order))
+  return Scores(scores, np.arange(configs), True, len(order))
+
+
+AnyRanker = Union[Ranker, ForeignRanker]
+
+
+def read_scores(path: str, loading: Loading) -> ForeignRanker:
+  """A .npz file of scores, or a UserError."""
+  try:
+    names = npz.array_names(os.path.expanduser(path))
+    arrays, faults = npz.read_arrays(os.path.expanduser(path), names)
+  except npz.DamagedError as error:
+    raise UserError(f'{path}: cannot be read as a .npz file of scores '
+                    f'({error})') from error
+  for name, fault in faults.items():
+    raise UserError(f'{path}: {name} {fault}')
+  return ForeignRanker(path, loading.task, arrays,
+                       keep_repeats=getattr(loading, 'keep_repeats', False))
+
+
+def read_predictions(path: str, loading: Loading) -> ForeignRanker:
+  """A predictions CSV, or a UserError; rows of other tasks are left out.
+
+  With several collections, those of `loading` alone.
+  """
+  task, rows = loading.task, predictions_csv.read(path)
+  parts = [getattr(loading, name) for name in task.collection_args]
+  prefix = task.csv_id + ''.join(f'{part}:' for part in parts if all(parts))
+  of = {}
+  for row_id, places in rows.items():
+    if not row_id.startswith(prefix):
+      continue
+    name = row_id.rpartition(':')[2]
+    if name in of:
+      raise UserError(
+          f'{path}: has {name} of several collections; choose one with '
+          f'{" and ".join("--" + arg for arg in task.collection_args)}')
+    of[name] = places
+  return ForeignRanker(path, task, of, ranked=True)
 
 
 def evaluate_all(model_dirs: Sequence[str], data: str = '', *,
@@ -102,7 +213,7 @@ def measure(ranker: AnyRanker, problems: Problems, what: str,
   return table
 
 
-def measures_of_order(problem: Problem, scores: scoring.Scores,
+def measures_of_order(problem: Problem, scores: Scores,
                       ks: Sequence[int]) -> dict[str, float]:
   """Measures of any labelled problem with a model's scores.
 

@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from typing import Any, Optional
 
 from tpu_graphs_ext import files
-from tpu_graphs_ext.engine import artifacts, checkpoint_index, origin
+from tpu_graphs_ext.engine import artifacts, origin, saved_weights
 from tpu_graphs_ext.engine.settings import MOST_SEED, Training
 from tpu_graphs_ext.errors import UserError
 
@@ -97,7 +97,7 @@ class ResumeFolder:
     try:
       os.makedirs(self.path, exist_ok=True)
       with files.held_folder(self.path):
-        files.ordinary_files(self.path, checkpoint_index.MOST_BYTES)
+        files.ordinary_files(self.path, saved_weights.MOST_BYTES)
         if self.is_new:
           if os.path.exists(self._start) and not self._resumes:
             _log.warning(

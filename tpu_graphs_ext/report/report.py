@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from tpu_graphs_ext import files
-from tpu_graphs_ext.engine.foreign import ForeignRanker
+from tpu_graphs_ext.engine.evaluate import ForeignRanker
 from tpu_graphs_ext.report import KERNELS, compare, kernels, page
 from tpu_graphs_ext.report.compare import Comparison, Looks, measures_of
 from tpu_graphs_ext.report.runs import Group, find, grouped, shown

@@ -7,7 +7,6 @@ from typing import Any, Optional, Union
 
 from tpu_graphs_ext.data.kernel import Kernel, Partition
 from tpu_graphs_ext.engine import evaluate as evaluate_lib
-from tpu_graphs_ext.engine import foreign
 from tpu_graphs_ext.engine import rank as rank_lib
 from tpu_graphs_ext.engine.results import Results
 from tpu_graphs_ext.engine.settings import TOP_CONFIGS, Loading
@@ -63,7 +62,7 @@ def measure(kernels: Union[str, Iterable[Kernel]],
   problems = (task.read(kernels, loading) if isinstance(kernels, str)
               else Partition.from_kernels(kernels))
   return evaluate_lib.evaluation(
-      foreign.ForeignRanker(name, task, scores, keep_repeats=getattr(
+      evaluate_lib.ForeignRanker(name, task, scores, keep_repeats=getattr(
           loading, 'keep_repeats', False)),
       evaluate_lib.labelled(problems, source, task), source, ks)
 
