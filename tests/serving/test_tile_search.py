@@ -180,7 +180,8 @@ def test_parts_give_what_the_whole_gives(monkeypatch):
   whole = rank_kernel(ranker, source_kernel, 20)
   monkeypatch.setattr(tile_search, '_AT_ONCE', 60)
   assert rank_kernel(ranker, source_kernel, 20) == whole
-  some = rank_kernel(ranker, source_kernel, None, most_tiles=30)
+  monkeypatch.setattr(tile_search, 'MOST_TILES', 30)
+  some = rank_kernel(ranker, source_kernel, None)
   assert len(some.choices) == 30 and some.fitting == whole.scored > 30
 
 
@@ -280,8 +281,7 @@ def test_the_command(source_kernel, tmp_path, monkeypatch, capsys):
     assert rule in capsys.readouterr().err
 
 
-def test_typos_are_named_at_once(
-    tmp_path, monkeypatch, capsys):
+def test_typos_are_named_at_once(tmp_path, monkeypatch, capsys):
   """Before TensorFlow loads, or the user's module runs."""
   (tmp_path / 'layers.py').write_text('def dense(x, w): pass\n')
   monkeypatch.chdir(tmp_path)

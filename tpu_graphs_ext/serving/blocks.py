@@ -80,7 +80,7 @@ def rank_function(function: Union[str, Callable[..., Any]], shapes: Any,
 
   With `check` the choices are compiled, by `block_kernels.checked`.
   """
-  _machine_of(tpu)
+  libtpu.generation(tpu)  # Said before anything is lowered.
   lowered = kernel_sources.lowered(function, shapes, jax_python)
   product = products.product_of(protos.as_module(lowered))
   ranking = rank_blocks(product, tpu, blocks, top, vmem_limit)
@@ -104,7 +104,7 @@ def rank_blocks(product: AnyProduct, tpu: str,
   Raises UserError if the generation is unknown or has less memory, blocks are
   not three whole numbers, or no kernel can have any of them.
   """
-  machine = _machine_of(tpu)
+  machine = MACHINES[libtpu.generation(tpu)]
   limit = _limit_bytes(machine, tpu, vmem_limit)
   formula = (grouped_blocks if isinstance(product, products.GroupedProduct)
              else plain_blocks)
@@ -132,10 +132,6 @@ def rank_blocks(product: AnyProduct, tpu: str,
           int(memory[index]), None if memory[index] <= machine.vmem_limit_bytes
           else math.ceil(memory[index] / _MIB) * _MIB)
       for index in order.tolist()], len(candidates), dropped)
-
-
-def _machine_of(tpu: str):
-  return MACHINES[libtpu.generation(tpu)]
 
 
 def _limit_bytes(machine, tpu: str, vmem_limit: Optional[float]) -> int:

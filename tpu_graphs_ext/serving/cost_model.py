@@ -260,8 +260,7 @@ class CostModel:
   def _legal_tiles(self, kernel: Kernel) -> np.ndarray:
     """Rows of `config_feat`, float32 [tiles, 24]."""
     explainer = self._explainer(kernel)
-    legal, notes = tile_search.legal_tiles(
-        explainer, kernel, tile_search.MOST_TILES)
+    legal, notes = tile_search.legal_tiles(explainer, kernel)
     if not len(legal.tiles):
       reason = (f'none of its {legal.combinations:,} tiles fits on-chip '
                 'memory, by estimate') if legal.combinations else notes[0]

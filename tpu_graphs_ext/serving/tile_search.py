@@ -123,18 +123,17 @@ def explainer_of(ranker: scoring.Ranker, kernel: Kernel,
 
 def rank_kernel(ranker: scoring.Ranker, source: kernel_sources.SourceKernel,
                 top_k: Optional[int] = TOP_CONFIGS,
-                most_tiles: int = MOST_TILES, at_once: int = _MOST_WORKERS,
-                loops: Optional[Loops] = None,
+                at_once: int = _MOST_WORKERS, loops: Optional[Loops] = None,
                 tpu: str = '') -> tile_ranking.KernelRanking:
   """Ranks the legal tiles of one kernel, or raises a UserError.
 
-  If it has more than `most_tiles`, an even sample is ranked. At most `at_once`
+  If it has more than `MOST_TILES`, an even sample is ranked. At most `at_once`
   parts of them are scored side by side; for `loops` and `tpu` see
   `explainer_of`.
   """
   explainer = explainer_of(ranker, source.kernel, loops, tpu)
   kernel, default_notes = _with_default(source, explainer.loops)
-  legal, notes = legal_tiles(explainer, kernel, most_tiles)
+  legal, notes = legal_tiles(explainer, kernel)
   unfamiliar = out_of_range.of_nodes(ranker.stats, kernel, ranker.opcodes)
   choices, default, default_from, compiled = [], None, '', source.compiled
   if len(legal.tiles) > 1:
@@ -186,9 +185,8 @@ def constants_of(model: Any) -> dict[str, float]:
   return dict(constants()) if callable(constants) else {}
 
 
-def legal_tiles(
-    explainer: explain.Explainer, kernel: Kernel,
-    most: int) -> tuple[candidates.Candidates, list[str]]:
+def legal_tiles(explainer: explain.Explainer, kernel: Kernel
+                ) -> tuple[candidates.Candidates, list[str]]:
   """Legal tiles, those of the kernel's own that the rules miss, and notes.
 
   Raises UserError if the kernel's own count elements.
@@ -209,7 +207,7 @@ def legal_tiles(
   if len(listed) and not kernel.config_feat.any():  # The file's tile is whole.
     legal = candidates.Candidates(loops.whole[np.newaxis], 1, 1, 1)
   else:
-    legal = candidates.candidates(loops, most).with_extra(listed)
+    legal = candidates.candidates(loops, MOST_TILES).with_extra(listed)
   if legal.looked_at < legal.combinations:
     notes.append(f'of {legal.combinations:,} combinations of bounds '
                  f'{legal.looked_at:,} were looked at, evenly spread')
