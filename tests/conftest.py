@@ -1,5 +1,6 @@
 """Fixtures that more than one test file uses."""
 
+import importlib.util
 import os
 import pathlib
 import sys
@@ -53,6 +54,16 @@ def shared_data() -> pathlib.Path:
     pytest.skip(f'needs the real TPU kernels in {SHARED_DATA}, which is '
                 'missing')
   return SHARED_DATA
+
+
+@pytest.fixture(scope='session')
+def jax_python() -> str:
+  """A Python with JAX, '' for this one; the test is skipped without any."""
+  python = os.environ.get('TPU_GRAPHS_EXT_JAX_PYTHON', '')
+  if not python and importlib.util.find_spec('jax') is None:
+    pytest.skip('needs JAX here, or a Python that has it, named by '
+                'TPU_GRAPHS_EXT_JAX_PYTHON')
+  return python
 
 
 @pytest.fixture(scope='session')

@@ -1,16 +1,12 @@
 """The script that times modules, on JAX's CPU: it runs what it was given."""
 
 import csv
-import importlib.util
 import os
 import subprocess
 import sys
 
-import pytest
-
 from support.places import PROJECT
 
-VARIABLE = 'TPU_GRAPHS_EXT_JAX_PYTHON'
 # A folder like that of --modules, with a product compiled for the CPU.
 CODE = '''
 import json, pathlib, sys
@@ -40,12 +36,9 @@ time_modules.main(folder, runs=3)
 '''
 
 
-def test_it_runs_what_was_compiled_and_times_it(tmp_path):
-  python = os.environ.get(VARIABLE, '')
-  if not python and importlib.util.find_spec('jax') is None:
-    pytest.skip(f'needs JAX here, or a Python that has it, named by {VARIABLE}')
+def test_it_runs_what_was_compiled_and_times_it(tmp_path, jax_python):
   done = subprocess.run(
-      [python or sys.executable, '-c', CODE, str(PROJECT / 'run_scripts'),
+      [jax_python or sys.executable, '-c', CODE, str(PROJECT / 'run_scripts'),
        str(tmp_path)], check=False, capture_output=True, text=True,
       env={**os.environ, 'JAX_PLATFORMS': 'cpu'})
   assert done.returncode == 0, done.stderr

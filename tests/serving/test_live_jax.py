@@ -4,9 +4,7 @@ Needs the extra [tpu], and JAX: in this environment, or in the one whose Python
 TPU_GRAPHS_EXT_JAX_PYTHON names.
 """
 
-import importlib.util
 import json
-import os
 
 import pytest
 
@@ -16,7 +14,6 @@ from tpu_graphs_ext.hlo import subprocesses
 
 pytestmark = needs_libtpu
 
-VARIABLE = 'TPU_GRAPHS_EXT_JAX_PYTHON'
 FUNCTIONS = """
 import jax
 import jax.numpy as jnp
@@ -65,17 +62,14 @@ print('imported')
 
 
 @pytest.fixture(scope='module')
-def rank(tmp_path_factory):
+def rank(tmp_path_factory, jax_python):
   """A function that ranks one of `FUNCTIONS` for a TPU v3 by the command."""
-  python = os.environ.get(VARIABLE, '')
-  if not python and importlib.util.find_spec('jax') is None:
-    pytest.skip(f'needs JAX here, or a Python that has it, named by {VARIABLE}')
   path = tmp_path_factory.mktemp('live_jax') / 'functions.py'
   path.write_text(FUNCTIONS)
 
   def call(name, shapes, *flags):
     return cli.main(['rank', f'{path}:{name}', '--shapes', shapes, '--tpu',
-                     'v3', '--jax_python', python, '--quiet', *flags])
+                     'v3', '--jax_python', jax_python, '--quiet', *flags])
 
   return call
 
@@ -138,14 +132,11 @@ run = values_agree()
 """
 
 
-def test_the_kernel_that_checks_blocks_multiplies(tmp_path):
+def test_the_kernel_that_checks_blocks_multiplies(tmp_path, jax_python):
   """The module's import compares values, in the Python that has JAX."""
-  python = os.environ.get(VARIABLE, '')
-  if not python and importlib.util.find_spec('jax') is None:
-    pytest.skip(f'needs JAX here, or a Python that has it, named by {VARIABLE}')
   path = tmp_path / 'values.py'
   path.write_text(BLOCKS)
-  assert subprocesses.lower_named(f'{path}:run', 'f32[8,128]', python)
+  assert subprocesses.lower_named(f'{path}:run', 'f32[8,128]', jax_python)
 
 
 def test_blocks_are_checked_by_the_compiler(rank, capsys):

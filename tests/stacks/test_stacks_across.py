@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from support import one_stack, tiny_kernels
-from support.places import PROJECT, SUPPORT, TESTS
+from support.places import PYTHONPATH, SUPPORT
 from tpu_graphs_ext.stacks import versions
 
 VARIABLE = 'TPU_GRAPHS_EXT_OTHER_PYTHON'
@@ -38,7 +38,7 @@ def across(tmp_path_factory) -> list[dict]:
   one_stack.train_all(data_root, here)
   environment = {key: value for key, value in os.environ.items()
                  if key != 'TF_USE_LEGACY_KERAS'}
-  environment['PYTHONPATH'] = os.pathsep.join([str(PROJECT), str(TESTS)])
+  environment['PYTHONPATH'] = PYTHONPATH
   subprocess.run(
       [other_python, str(SUPPORT / 'one_stack.py'), data_root, there,
        here], env=environment, check=True, timeout=1200)

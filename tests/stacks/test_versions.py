@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
-import os
 import platform
 import re
 import runpy
@@ -131,13 +130,11 @@ def test_what_the_extras_bring_imports_in_the_last_version_that_they_allow(
     assert hasattr(importlib.import_module(module), last)
 
 
-def test_jax_imports_in_the_last_version_that_is_allowed():
-  python = os.environ.get('TPU_GRAPHS_EXT_JAX_PYTHON')
-  if not python:
-    pytest.skip('needs TPU_GRAPHS_EXT_JAX_PYTHON, a Python with JAX')
+def test_jax_imports_in_the_last_version_that_is_allowed(jax_python):
   project = tomllib.loads((PROJECT / 'pyproject.toml').read_text())['project']
   requirement, = map(Requirement, project['optional-dependencies']['jax'])
   done = subprocess.run(
-      [python, '-c', 'import jax; from jax import export, jit, ShapeDtypeStruct'
-       '; print(jax.__version__)'], capture_output=True, text=True, check=True)
+      [jax_python or sys.executable, '-c', 'import jax; from jax import export,'
+       ' jit, ShapeDtypeStruct; print(jax.__version__)'], capture_output=True,
+      text=True, check=True)
   assert Version(done.stdout.strip()) in requirement.specifier

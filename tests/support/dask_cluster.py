@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 from support import waiting
+from support.places import PYTHONPATH
 
 SECONDS = 120  # For it to start, on a machine that has much else to do.
 
@@ -28,7 +29,8 @@ def started(folder, workers=2):
       processes.append(subprocess.Popen(
           [sys.executable, '-m', f'distributed.cli.dask_{kind}',
            '--no-dashboard', *words],
-          stdout=file, stderr=file, cwd=folder, start_new_session=True))
+          stdout=file, stderr=file, cwd=folder, start_new_session=True,
+          env={**os.environ, 'PYTHONPATH': PYTHONPATH}))
     return log
 
   try:

@@ -49,11 +49,13 @@ def convolution():
   """
   module = protos.HloModuleProto(name='conv', entry_computation_id=2)
   body = module.computations.add(id=1, root_id=15)
-  add(body, 10, 'parameter', [384], parameter_number=0)
-  add(body, 11, 'parameter', [32, 10, 10, 256], [3, 0, 2, 1],
-      parameter_number=1)
-  add(body, 12, 'parameter', [3, 3, 256, 384], element_type='BF16',
-      parameter_number=2)
+  entry = module.computations.add(id=2, root_id=23)
+  for computation, first in ((body, 10), (entry, 20)):
+    add(computation, first, 'parameter', [384], parameter_number=0)
+    add(computation, first + 1, 'parameter', [32, 10, 10, 256], [3, 0, 2, 1],
+        parameter_number=1)
+    add(computation, first + 2, 'parameter', [3, 3, 256, 384],
+        element_type='BF16', parameter_number=2)
   product = add(body, 13, 'convolution', [32, 4, 4, 384], [3, 0, 2, 1],
                 [11, 12])
   for _ in range(2):
@@ -69,12 +71,6 @@ def convolution():
   numbers.output_spatial_dimensions.extend([1, 2])
   add(body, 14, 'broadcast', [32, 4, 4, 384], [3, 0, 2, 1], [10])
   add(body, 15, 'add', [32, 4, 4, 384], [3, 0, 2, 1], [13, 14])
-  entry = module.computations.add(id=2, root_id=23)
-  add(entry, 20, 'parameter', [384], parameter_number=0)
-  add(entry, 21, 'parameter', [32, 10, 10, 256], [3, 0, 2, 1],
-      parameter_number=1)
-  add(entry, 22, 'parameter', [3, 3, 256, 384], element_type='BF16',
-      parameter_number=2)
   add(entry, 23, 'fusion', [32, 4, 4, 384], [3, 0, 2, 1], [20, 21, 22],
       called_computation_ids=[1])
   return module

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from support import dask_cluster, fake_trials, tiny_kernels, tiny_models
-from support.places import PROJECT, TESTS
+from support.places import PYTHONPATH
 from support.waiting import wait_for
 from tpu_graphs_ext.sweep import trials
 
@@ -43,7 +43,7 @@ def kill_a_worker(address):
 
 
 def test_it_is_finished_and_nothing_is_done_again(tmp_path, monkeypatch):
-  monkeypatch.setenv('PYTHONPATH', os.pathsep.join([str(PROJECT), str(TESTS)]))
+  monkeypatch.setenv('PYTHONPATH', PYTHONPATH)
   data = tiny_kernels.write_data_root(
       tmp_path / 'data', num_train=8, num_valid=4, num_test=2)
   grid = fake_trials.write_grid(

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from support import dask_cluster, pool_tasks
-from support.places import PROJECT, TESTS
+from support.places import PYTHONPATH
 from support.waiting import wait_for
 from tpu_graphs_ext.engine import threads
 from tpu_graphs_ext.errors import UserError
@@ -21,8 +21,7 @@ SECONDS = 60  # Until a test gives up.
 @pytest.fixture(autouse=True)
 def found_by_workers(monkeypatch):
   """Workers import the tasks; pytest's own paths are not theirs."""
-  monkeypatch.setenv('PYTHONPATH', os.pathsep.join(
-      [str(PROJECT), str(TESTS), os.environ.get('PYTHONPATH', '')]))
+  monkeypatch.setenv('PYTHONPATH', PYTHONPATH)
 
 
 def is_gone(process):
@@ -101,10 +100,8 @@ def test_workers_end_with_who_started_them(tmp_path, number):
 @pytest.fixture(scope='module')
 def address(tmp_path_factory):
   pytest.importorskip('distributed', reason='needs the extra [scale]')
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setenv('PYTHONPATH', os.pathsep.join([str(PROJECT), str(TESTS)]))
-    with dask_cluster.started(tmp_path_factory.mktemp('cluster')) as address:
-      yield address
+  with dask_cluster.started(tmp_path_factory.mktemp('cluster')) as address:
+    yield address
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from support import dask_cluster, tiny_kernels
-from support.places import PROJECT, TESTS
+from support.places import PYTHONPATH
 from support.waiting import wait_for
 
 pytestmark = pytest.mark.slow
@@ -39,8 +39,7 @@ def start(folder, saved_model_dir):
          saved_model_dir, '--data', str(folder), '--workers', str(workers),
          '--out', str(out), *more],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env={**os.environ, 'PYTHONPATH': os.pathsep.join(
-            [str(PROJECT), str(TESTS), os.environ.get('PYTHONPATH', '')])})
+        env={**os.environ, 'PYTHONPATH': PYTHONPATH})
 
   return call
 
@@ -111,9 +110,8 @@ def test_the_whole_command_is_killed(start, expected, tmp_path, number):
   assert out.read_bytes() == expected
 
 
-def test_a_cluster(start, expected, tmp_path, monkeypatch):
+def test_a_cluster(start, expected, tmp_path):
   pytest.importorskip('distributed', reason='needs the extra [scale]')
-  monkeypatch.setenv('PYTHONPATH', os.pathsep.join([str(PROJECT), str(TESTS)]))
   (tmp_path / 'cluster').mkdir()
   out = tmp_path / 'out.jsonl'
   with dask_cluster.started(tmp_path / 'cluster') as address:
