@@ -39,7 +39,7 @@ from tpu_graphs_ext.engine import (
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import kernel_sources, tuning
 from tpu_graphs_ext.serving import tile_search
-from tpu_graphs_ext.tasks import TILE, tile_results
+from tpu_graphs_ext.tasks import TILE, evaluations
 from tpu_graphs_ext.tasks.tile import LoadSettings
 
 # Of real kernels with fewer tiles, few orders are wrong.
@@ -57,8 +57,8 @@ def data_sets(data: str, real: list[str]) -> dict[str, Partition]:
          if kernels else {})}
 
 
-def measured(ranker, kernels: Partition) -> tile_results.Evaluation:
-  return tile_results.Evaluation(
+def measured(ranker, kernels: Partition) -> evaluations.Evaluation:
+  return evaluations.Evaluation(
       '', '', evaluate.measure(ranker, kernels, 'measure'))
 
 

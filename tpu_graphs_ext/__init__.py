@@ -35,8 +35,8 @@ if TYPE_CHECKING:  # True for editors and type checkers.
     predict,
     rank,
   )
+  from tpu_graphs_ext.tasks.evaluations import Evaluation
   from tpu_graphs_ext.tasks.tile import LoadSettings, TrainSettings
-  from tpu_graphs_ext.tasks.tile_results import Evaluation
 
 __version__ = '0.3.0'
 
@@ -60,7 +60,7 @@ _NAMES = {
     'serving.tile_ranking': 'KernelRanking SourceRanking TileChoice',
     'tasks.api': 'evaluate evaluate_all measure predict rank',
     'tasks.tile': 'LoadSettings TrainSettings',
-    'tasks.tile_results': 'Evaluation',
+    'tasks.evaluations': 'Evaluation',
 }
 # Name -> the module that has it.
 _HOMES = {name: module for module, names in _NAMES.items()

@@ -12,8 +12,8 @@ from support import tiny_kernels
 from tpu_graphs_ext.data.kernel import Partition
 from tpu_graphs_ext.engine import evaluate, results, scoring
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.tasks import TILE, tile_results
-from tpu_graphs_ext.tasks.tile_results import Evaluation
+from tpu_graphs_ext.tasks import TILE, evaluations
+from tpu_graphs_ext.tasks.evaluations import Evaluation
 
 
 class ByFirstColumn:
@@ -71,7 +71,7 @@ def test_means_over_kernels_and_programs(evaluation):
   assert evaluation.rankable['opa'] == pytest.approx(1 / 3)
   assert {name: summary['slowdown_1']
           for name, summary in evaluation.programs.items()} == {
-      tile_results.NO_PROGRAM: 5.0, 'net_a': 1.0, 'net_b': 0.5}
+      evaluations.NO_PROGRAM: 5.0, 'net_a': 1.0, 'net_b': 0.5}
   assert evaluation.macro['slowdown_1'] == pytest.approx((5 + 1 + 0.5) / 3)
 
 

@@ -6,7 +6,7 @@ import pytest
 from support import tiny_layouts
 from tpu_graphs_ext.data import programs, schema
 from tpu_graphs_ext.engine.scoring import Scores
-from tpu_graphs_ext.tasks import LAYOUT, layout_results, tile_results
+from tpu_graphs_ext.tasks import LAYOUT, evaluations
 
 
 def test_all_measures_of_one_program(tmp_path):
@@ -15,14 +15,14 @@ def test_all_measures_of_one_program(tmp_path):
   np.savez(tmp_path / 'a.npz', **arrays)
   program = programs.open_program(str(tmp_path / 'a.npz'))
   # The order 3, 1, 2, 0: one pair is wrong, (1, 3).
-  result = LAYOUT.row_of(
+  result = LAYOUT.evaluation.row_of(
       program, Scores(np.float32([4, 2, 3, 1]), np.arange(4)), ks=(1, 2, 100))
   assert result['kendall'] == pytest.approx(4 / 6)
   assert result['opa'] == pytest.approx(5 / 6)
   assert [result[f'slowdown_{k}'] for k in (1, 2, 100)] == [1.0, 0.0, 0.0]
   assert result['random_1'] == pytest.approx(1.5)  # (0 + 1 + 2 + 3) / 4.
   # Equal scores stand in the order of the file, and no pair is right in OPA.
-  tied = layout_results.row_of(
+  tied = LAYOUT.evaluation.row_of(
       program, Scores(np.zeros(4, np.float32), np.arange(4)), ks=(1,))
   assert tied['opa'] == 0 and tied['kendall'] == pytest.approx(-2 / 6)
 
@@ -42,7 +42,7 @@ KINDS = {
 
 
 def kind_of(*opcodes: int) -> str:
-  return tile_results.kind_of(np.array(opcodes, np.uint8))
+  return evaluations.kind_of(np.array(opcodes, np.uint8))
 
 
 def test_kinds():
@@ -51,6 +51,6 @@ def test_kinds():
     assert kind_of(*opcodes) == kind_of(*opcodes[::-1]) == kind, names
   assert kind_of(schema.OPCODES['parameter'], 255) == 'other'
   assert {kind_of(number) for number in schema.OPCODE_NAMES} == set(
-      tile_results.KINDS)
-  listed = [name for names in tile_results._OPCODES.values() for name in names]
+      evaluations.KINDS)
+  listed = [name for names in evaluations._OPCODES.values() for name in names]
   assert len(listed) == len(set(listed)) and set(listed) < set(schema.OPCODES)

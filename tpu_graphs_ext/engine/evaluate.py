@@ -20,7 +20,6 @@ import numpy as np
 from tpu_graphs_ext.data import npz
 from tpu_graphs_ext.data.kernel import Problem, Problems
 from tpu_graphs_ext.engine import (
-  metrics,
   origin,
   out_of_range,
   predictions_csv,
@@ -194,7 +193,7 @@ def require_labels(problems: Problems, source: str, task: Task) -> None:
 
 def measure(ranker: AnyRanker, problems: Problems, what: str,
             ks: Optional[Sequence[int]] = None) -> pandas.DataFrame:
-  """Scores and measures labelled problems: a row each, see `Task.row_of`.
+  """Scores and measures labelled problems: a row each, see `Results.row_of`.
 
   A measure that needs more places than are known of one problem is NaN for all,
   whose mean would else be one over the smallest.
@@ -202,7 +201,7 @@ def measure(ranker: AnyRanker, problems: Problems, what: str,
   ks = ks or ranker.task.top_ks
   rows, known = [], math.inf
   for problem, scores in ranker.score_all(problems, what):
-    rows.append(ranker.task.row_of(problem, scores, ks))
+    rows.append(ranker.task.evaluation.row_of(problem, scores, ks))
     if (scores.known_places or problem.num_configs) < problem.num_configs:
       known = min(known, scores.known_places)
   table = results.table(rows)
@@ -211,27 +210,3 @@ def measure(ranker: AnyRanker, problems: Problems, what: str,
              and int(column.rpartition('_')[2]) > known)]
   table[unknown] = math.nan
   return table
-
-
-def measures_of_order(problem: Problem, scores: Scores,
-                      ks: Sequence[int]) -> dict[str, float]:
-  """Measures of any labelled problem with a model's scores.
-
-  Returns:
-    kendall: Kendall's tau-b of the runtimes and the places in the model's order
-      of all configurations, as in the organisers' `layout_evaluate.py`. An
-      order has no ties; equal runtimes are corrected for. NaN where all are.
-    opa: share of the pairs of different runtime that the scores order alike;
-      NaN where all runtimes are equal.
-    slowdown_<k>: how much slower the fastest of the first k configurations is
-      than the fastest of all.
-    random_<k>: the expected slowdown of k drawn at random.
-  """
-  runtime, order = problem.runtime_rel, scores.order
-  return {
-      'kendall': metrics.pair_agreement(runtime, np.argsort(order))[1],
-      'opa': metrics.pair_agreement(runtime, scores.given)[0],
-      **{f'slowdown_{k}': metrics.slowdown_of(runtime, order[:k])
-         for k in ks},
-      **{f'random_{k}': metrics.random_slowdown(runtime, scores.repeats, k)
-         for k in ks}}

@@ -15,11 +15,16 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Union
 
+import numpy as np
+
 from tpu_graphs_ext import files
 from tpu_graphs_ext.engine import metrics
 
 if TYPE_CHECKING:
   import pandas
+
+  from tpu_graphs_ext.data.kernel import Problem
+  from tpu_graphs_ext.engine.scoring import Scores
 
 # Measures that depend on the number of configurations to try.
 BY_K = ('slowdown', 'slowdown_kept', 'random')
@@ -103,6 +108,34 @@ class Results:
   OTHERS: ClassVar[Sequence] = (('a random choice', 'random_{}'),)
   CSV: ClassVar[files.Output] = files.Output(
       '--csv', 'model_dir,data,name,configs,kendall,opa', 'CSV of evaluate')
+
+  @classmethod
+  def row_of(cls, problem: Problem, scores: Scores,
+             ks: Sequence[int]) -> dict[str, Any]:
+    """Measures of one labelled problem with a model's scores, by column.
+
+    A task may have other columns.
+
+    Returns:
+      kendall: Kendall's tau-b of the runtimes and the places in the model's
+        order of all configurations, as in the organisers' `layout_evaluate.py`.
+        An order has no ties; equal runtimes are corrected for. NaN where all
+        are.
+      opa: share of the pairs of different runtime that the scores order alike;
+        NaN where all runtimes are equal.
+      slowdown_<k>: how much slower the fastest of the first k configurations is
+        than the fastest of all.
+      random_<k>: the expected slowdown of k drawn at random.
+    """
+    runtime, order = problem.runtime_rel, scores.order
+    return {
+        cls.NAME: problem.name, 'configs': problem.num_configs,
+        'kendall': metrics.pair_agreement(runtime, np.argsort(order))[1],
+        'opa': metrics.pair_agreement(runtime, scores.given)[0],
+        **{f'slowdown_{k}': metrics.slowdown_of(runtime, order[:k])
+           for k in ks},
+        **{f'random_{k}': metrics.random_slowdown(runtime, scores.repeats, k)
+           for k in ks}}
 
   @property
   def ks(self) -> list[int]:

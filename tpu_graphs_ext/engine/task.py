@@ -21,7 +21,6 @@ if TYPE_CHECKING:
   from tpu_graphs_ext.data.kernel import Problem, Problems
   from tpu_graphs_ext.data.normalize import FeatureStats
   from tpu_graphs_ext.engine.results import Results
-  from tpu_graphs_ext.engine.scoring import Scores
   from tpu_graphs_ext.engine.settings import Loading, Training
 
 
@@ -153,25 +152,9 @@ class Task(Protocol):
 
   @property
   def evaluation(self) -> type[Results]:
-    """What `evaluate` returns: a table of `row_of` each problem."""
+    """What `evaluate` returns, and measures problems with."""
     from tpu_graphs_ext.engine import results
     return results.Results
-
-  def row_of(self, problem: Problem, scores: Scores,
-             ks: Sequence[int]) -> dict[str, Any]:
-    """Measures of one labelled problem, by column of the evaluation's table.
-
-    Args:
-      problem: with runtimes.
-      scores: a model's, of all its configurations.
-      ks: how many configurations to try: a `slowdown_<k>` for each.
-
-    Returns:
-      The columns that `evaluation` lists; NaN where a measure is undefined.
-    """
-    from tpu_graphs_ext.engine import evaluate
-    return {'name': problem.name, 'configs': problem.num_configs,
-            **evaluate.measures_of_order(problem, scores, ks)}
 
   def collection(self, args: Mapping[str, Any],
                  loading: Optional[Loading] = None) -> tuple[str, ...]:

@@ -54,7 +54,7 @@ def random_of(task: ShippedTask) -> str:
 
 
 class Measured(NamedTuple):
-  """A run, its model, and a row a problem; see `Task.row_of`."""
+  """A run, its model, and a row a problem; see `Results.row_of`."""
   run: Optional[Run]  # None: its scores come from elsewhere.
   ranker: evaluate.AnyRanker
   rows: pd.DataFrame

@@ -3,7 +3,7 @@
 tile, layout                  the object of each task, and the settings of verbs
 shipped                       what commands, report and course ask of them
 api                           the verbs as Python functions, of tiles by default
-tile_results, layout_results  their measures
+evaluations                   their measures
 tile_batches, layout_batches  kernels, programs -> GraphTensors
 feature_stats                 the scale of the features, as a model's argument
 """

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import abc
-import importlib
 from collections.abc import Sequence
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tpu_graphs_ext.engine.task import Task
 
 if TYPE_CHECKING:
-  from tpu_graphs_ext.data.kernel import Problem
   from tpu_graphs_ext.data.rules import TaskRules
   from tpu_graphs_ext.engine.results import Results
-  from tpu_graphs_ext.engine.scoring import Scores
   from tpu_graphs_ext.sample.write import Summary
 
 
@@ -47,19 +43,10 @@ class ShippedTask(Task, Protocol):
   sample_flags: Sequence[str] = ()  # Arguments of `write_sample` but `out`.
 
   @property
-  def _results(self) -> ModuleType:
-    """`tile_results` or `layout_results`, which need pandas."""
-    return importlib.import_module(f'{__package__}.{self.name}_results')
-
-  @property
   def evaluation(self) -> type[Results]:
-    """Their `Evaluation`: means over problems, and their groups."""
-    return self._results.Evaluation
-
-  def row_of(self, problem: Problem, scores: Scores,
-             ks: Sequence[int]) -> dict[str, Any]:
-    """Their `row_of`."""
-    return self._results.row_of(problem, scores, ks)
+    """Means over problems, and their groups."""
+    from tpu_graphs_ext.tasks import evaluations
+    return evaluations.OF_TASK[self.name]
 
   @property
   def rules(self) -> TaskRules:

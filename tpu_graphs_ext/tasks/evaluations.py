@@ -1,4 +1,4 @@
-"""How well a model orders the tiles of kernels: measures and their means."""
+"""How well a model orders tiles of kernels, and layouts of programs."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import numpy as np
 from tpu_graphs_ext import files
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel
+from tpu_graphs_ext.data.programs import Program
 from tpu_graphs_ext.engine import metrics, results
 from tpu_graphs_ext.engine.scoring import Scores
 
@@ -62,49 +63,6 @@ def kind_of(node_opcode: np.ndarray) -> str:
   return 'element-wise' if names <= _OPCODES['element-wise'] else 'other'
 
 
-def row_of(kernel: Kernel, scores: Scores,
-           ks: Sequence[int]) -> dict[str, Any]:
-  """Measures of one labelled kernel with a model's scores.
-
-  Returns:
-    tile_id: its name.
-    program: the program that it was cut from, or `NO_PROGRAM`.
-    kind: one of `KINDS`.
-    configs: number of configurations.
-    rankable: whether any two configurations differ in their features.
-    repeats: number of duplicates of an earlier one.
-    slowdown_<k>: `metrics.slowdown_of` the first k to try.
-    slowdown_kept_<k>: the same if duplicates come right after their tile.
-    random_<k>: the expected slowdown of k tiles drawn at random.
-    default: slowdown of the compiler's default tile; below 0 where that is
-      faster than all that are listed. NaN where its time is not stored.
-    opa: ordered pair accuracy of the tiles' scores, which duplicates share;
-      of the model's own with `keep_repeats`. NaN where all runtimes are equal.
-    kendall: their tau-b; NaN where all runtimes or all scores are equal.
-  """
-  runtime = kernel.runtime_rel
-  last = scores.repeats & (not scores.keep_repeats)
-  kept = np.argsort(scores.of_tiles, kind='stable')
-  opa, kendall = metrics.pair_agreement(
-      runtime, scores.given if scores.keep_repeats else scores.of_tiles)
-  return {
-      'tile_id': kernel.tile_id,
-      'program': kernel.program if '_' in kernel.tile_id else NO_PROGRAM,
-      'kind': kind_of(kernel.node_opcode),
-      'configs': kernel.num_configs,
-      'rankable': kernel.is_rankable,
-      'repeats': int(scores.repeats.sum()),
-      **{f'slowdown_{k}': metrics.slowdown_of(runtime, scores.order[:k])
-         for k in ks},
-      **{f'slowdown_kept_{k}': metrics.slowdown_of(runtime, kept[:k])
-         for k in ks},
-      **{f'random_{k}': metrics.random_slowdown(runtime, last, k)
-         for k in ks},
-      'default': (float(1 / runtime.min() - 1)
-                  if (kernel.normalizer_ns != 1).any() else math.nan),
-      'opa': opa, 'kendall': kendall}
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class Evaluation(results.Results):
   """Measures of all kernels of one source, by one model; see `row_of`.
@@ -125,6 +83,49 @@ class Evaluation(results.Results):
   ABOUT = ('kind', 'configs')
   LISTED = ('slowdown', 'default', *results.SCORES)
   OTHERS = (('the default tile', 'default'), *results.Results.OTHERS)
+
+  @classmethod
+  def row_of(cls, kernel: Kernel, scores: Scores,
+             ks: Sequence[int]) -> dict[str, Any]:
+    """Measures of one labelled kernel with a model's scores.
+
+    Returns:
+      tile_id: its name.
+      program: the program that it was cut from, or `NO_PROGRAM`.
+      kind: one of `KINDS`.
+      configs: number of configurations.
+      rankable: whether any two configurations differ in their features.
+      repeats: number of duplicates of an earlier one.
+      slowdown_<k>: `metrics.slowdown_of` the first k to try.
+      slowdown_kept_<k>: the same if duplicates come right after their tile.
+      random_<k>: the expected slowdown of k tiles drawn at random.
+      default: slowdown of the compiler's default tile; below 0 where that is
+        faster than all that are listed. NaN where its time is not stored.
+      opa: ordered pair accuracy of the tiles' scores, which duplicates share;
+        of the model's own with `keep_repeats`. NaN where runtimes are equal.
+      kendall: their tau-b; NaN where all runtimes or all scores are equal.
+    """
+    runtime = kernel.runtime_rel
+    last = scores.repeats & (not scores.keep_repeats)
+    kept = np.argsort(scores.of_tiles, kind='stable')
+    opa, kendall = metrics.pair_agreement(
+        runtime, scores.given if scores.keep_repeats else scores.of_tiles)
+    return {
+        'tile_id': kernel.tile_id,
+        'program': kernel.program if '_' in kernel.tile_id else NO_PROGRAM,
+        'kind': kind_of(kernel.node_opcode),
+        'configs': kernel.num_configs,
+        'rankable': kernel.is_rankable,
+        'repeats': int(scores.repeats.sum()),
+        **{f'slowdown_{k}': metrics.slowdown_of(runtime, scores.order[:k])
+           for k in ks},
+        **{f'slowdown_kept_{k}': metrics.slowdown_of(runtime, kept[:k])
+           for k in ks},
+        **{f'random_{k}': metrics.random_slowdown(runtime, last, k)
+           for k in ks},
+        'default': (float(1 / runtime.min() - 1)
+                    if (kernel.normalizer_ns != 1).any() else math.nan),
+        'opa': opa, 'kendall': kendall}
 
   @property
   def micro(self) -> results.Summary:
@@ -181,3 +182,30 @@ class Evaluation(results.Results):
             ('macro (mean over programs)', self.macro),
             ('micro (rankable kernels)', self.rankable),
             ('micro (all kernels)', self.micro)]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LayoutEvaluation(results.Results):
+  """Measures of all programs of one source, by one model; see `row_of`."""
+  NAME, PROBLEMS = 'program', 'programs'
+  ABOUT = ('nodes', 'configs')
+  CSV = files.Output(
+      '--csv', 'model_dir,data,program,nodes,configurable,configs,runtimes,'
+      'kendall,opa', 'CSV of evaluate --task layout')
+
+  @classmethod
+  def row_of(cls, program: Program, scores: Scores,
+             ks: Sequence[int]) -> dict[str, Any]:
+    """Number of nodes, of those with layouts, and of distinct runtimes, too.
+
+    Few of the last bound tau away from 1.
+    """
+    return {
+        'program': program.name, 'nodes': program.num_nodes,
+        'configurable': program.num_configurable,
+        'configs': program.num_configs,
+        'runtimes': len(np.unique(program.runtime_rel)),
+        **super().row_of(program, scores, ks)}
+
+
+OF_TASK = {'tile': Evaluation, 'layout': LayoutEvaluation}
