@@ -37,7 +37,7 @@ GRID = {
 
 def read_grid(unused_folder, content):
   parsed_json = files.parse_json(json.dumps(content), 'grid.json')
-  parsed = grid.parsed('grid.json', parsed_json)
+  parsed = grid.filled(grid.Grid, parsed_json, 'grid.json')
   assert 0 < parsed.num_trials <= grid.MOST_TRIALS and parsed.study_name
 
 

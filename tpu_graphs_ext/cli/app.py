@@ -25,7 +25,6 @@ import tpu_graphs_ext
 from tpu_graphs_ext.cli import assignment, flags, rank, verbs
 from tpu_graphs_ext.errors import UserError, printable
 from tpu_graphs_ext.files import read_json
-from tpu_graphs_ext.stacks.quiet import NoTerminal
 from tpu_graphs_ext.tasks import TASKS, TILE, ShippedTask
 
 _MODULES = verbs, rank, assignment  # Their import adds the verbs.
@@ -242,6 +241,12 @@ def _run(argv: Sequence[str]) -> int:
 def _progress(quiet: bool) -> contextlib.AbstractContextManager:
   """Messages go above progress bars; when quiet there are no bars."""
   from tqdm.contrib.logging import logging_redirect_tqdm
+  from tqdm.utils import ObjectWrapper
+
+  class NoTerminal(ObjectWrapper):  # So no bars are drawn on it.
+    def isatty(self) -> bool:
+      return False
+
   return (contextlib.redirect_stderr(NoTerminal(sys.stderr)) if quiet
           else logging_redirect_tqdm())
 

@@ -29,8 +29,6 @@ from tpu_graphs_ext.tasks import TASKS, TILE, ShippedTask
 _log = logging.getLogger(__name__)
 # Settings that must not be empty; other paths may be: it means no file.
 _NEEDED_PATHS = ('data_root', 'out_dir')
-
-
 # Names and options of `ArgumentParser.add_argument`.
 Flag = tuple[list[str], dict[str, Any]]
 

@@ -9,15 +9,7 @@ from argparse import Namespace
 from collections.abc import Iterator
 
 from tpu_graphs_ext.cli import flags
-from tpu_graphs_ext.cli.flags import (
-  JSON,
-  TASK,
-  flag,
-  not_negative,
-  path,
-  positive,
-  switch,
-)
+from tpu_graphs_ext.cli.flags import JSON, TASK, flag, path, positive, switch
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.files import full_path
 from tpu_graphs_ext.report import KERNELS
@@ -200,7 +192,7 @@ def stats(args: Namespace) -> None:
              'that flag of the data root that the runs were trained on', ''),
         flag('--kernels', 'N', 'number of the worst and of the best kernels of '
              'each group of runs to show one by one', KERNELS,
-             type=not_negative),
+             type=flags.not_negative),
         *flags.foreign_flags(TILE),
         *flags.of_settings(LoadSettings)])
 def report(args: Namespace) -> None:
@@ -222,7 +214,7 @@ def report(args: Namespace) -> None:
              'command continues what is in it', required=True),
         flag('--workers', 'N', 'number of processes, which share the cores; 0: '
              'one, or as many as the cluster has workers', 0,
-             type=not_negative),
+             type=flags.not_negative),
         flag('--scheduler', 'ADDRESS', 'Dask scheduler, such as '
              'tcp://10.0.0.5:8786; empty: processes of this machine', ''),
         switch('--retry_failed', 'also repeat failed trials')])
@@ -236,7 +228,7 @@ def sweep(args: Namespace) -> int:
 
 def _steps(text: str) -> range:
   first, _, last = text.partition('-')
-  low, high = not_negative(first), not_negative(last or first)
+  low, high = flags.not_negative(first), flags.not_negative(last or first)
   if not low <= high < low + 1_000_000:
     raise argparse.ArgumentTypeError(f'must be N or N-M, N first; got {text!r}')
   return range(low, high + 1)
@@ -255,7 +247,7 @@ def _steps(text: str) -> range:
         flag('--step', 'N[-M]', 'only these steps (ProfilerStep#N); not given: '
              'all', type=_steps),
         flag('--top', 'N', 'number of kernel functions to show', 15,
-             type=not_negative),
+             type=flags.not_negative),
         JSON])
 def trace(args: Namespace) -> None:
   if bool(args.calibrate) == bool(args.hardware):

@@ -20,7 +20,7 @@ from typing import Any
 
 from tpu_graphs_ext import children, files
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.stacks import quiet
+from tpu_graphs_ext.stacks import imports
 from tpu_graphs_ext.tasks import TILE, ShippedTask
 
 URL = 'https://github.com/google-research-datasets/tpu_graphs'
@@ -160,7 +160,7 @@ def become_script() -> None:
   sys.argv = [path, *arguments]
   # As Python does it for a script.
   sys.path[:0] = filter(None, [os.path.dirname(os.path.abspath(path)), root])
-  quiet.ignore_saving_warning()
+  imports.ignore_saving_warning()
   runpy.run_path(path, run_name='__main__')
 
 

@@ -33,7 +33,7 @@ from tpu_graphs_ext.engine import origin, pretrained, saved_weights
 from tpu_graphs_ext.engine.settings import parse_model_kwargs
 from tpu_graphs_ext.engine.task import Task
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.stacks import quiet
+from tpu_graphs_ext.stacks import imports
 from tpu_graphs_ext.stacks.versions import stack_name
 
 # What a run writes into a model folder.
@@ -99,7 +99,7 @@ def quiet_keras() -> Iterator[None]:
   logger.setLevel('ERROR')
   try:
     with warnings.catch_warnings():
-      quiet.ignore_saving_warning()
+      imports.ignore_saving_warning()
       yield
   finally:
     logger.setLevel(level)

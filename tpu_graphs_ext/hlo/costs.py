@@ -31,11 +31,6 @@ class Cost(NamedTuple):
   hbm_bytes: int  # Those of them in main memory.
   on_chip_bytes: int  # The kernel's own buffers and its tensors on chip.
 
-  @property
-  def intensity(self) -> float:
-    """Operations for each byte."""
-    return self.flops / self.bytes if self.bytes else 0.0
-
 
 def cost_of(kernel: protos.HloModuleProto) -> Cost:
   """The cost of a kernel, as `tpu_compiler.kernels_of` splits it off."""

@@ -65,12 +65,16 @@ def write(folder: str, sources: Sequence[kernel_sources.Source],
     kept.append(row)
   contents[LIST] = json.dumps(
       {'tpu': libtpu.generation(tpu), 'modules': kept}, indent=1).encode()
-  _write(folder, contents)
+  try:
+    with files.new_folder(files.full_path(folder)) as temporary:
+      for name, content in contents.items():
+        files.write_file(os.path.join(temporary, name), content)
+  except OSError as error:
+    raise files.cannot_be_written(folder, error) from error
   return len(kept), faults
 
 
-def _tiles(source: kernel_sources.SourceKernel,
-           kernel: Any):
+def _tiles(source: kernel_sources.SourceKernel, kernel: Any):
   """(row of the list, module) of the default and of the first choices."""
   if source.compiled.window is None or not kernel.choices:
     return
@@ -81,18 +85,15 @@ def _tiles(source: kernel_sources.SourceKernel,
         (choice.tile.output_bounds, choice.tile.kernel_bounds), choice.place)
   for bounds, place in tiles.items():
     module = single_kernel.with_tile(source.compiled.module, *bounds)
+    shape = module.host_program_shape
     name = re.sub(r'[^\w.-]', '_', kernel.name)[:80]
     yield {
         'module': f'{name}.{place or "default"}.pb', 'kernel': kernel.name,
         'operation': kernel.op_name, 'is_default': bounds == default,
         'output_bounds': list(bounds[0]), 'kernel_bounds': list(bounds[1]),
-        'arguments': list(map(_tensor, module.host_program_shape.parameters)),
-        'results': list(map(_tensor, _results(module)))}, module
-
-
-def _results(module) -> list:
-  result = module.host_program_shape.result
-  return list(result.tuple_shapes) or [result]
+        'arguments': list(map(_tensor, shape.parameters)),
+        'results': list(map(_tensor, list(shape.result.tuple_shapes)
+                            or [shape.result]))}, module
 
 
 def _tensor(shape) -> dict[str, Any]:
@@ -111,12 +112,3 @@ def _changed(row: dict[str, Any], optimized: bytes) -> str:
   if len(windows) == 1 and windows[0] and windows[0][:2] == wanted:
     return ''
   return f'the compiler made {[each and each[:2] for each in windows]} of it'
-
-
-def _write(folder: str, contents: dict[str, bytes]) -> None:
-  try:
-    with files.new_folder(files.full_path(folder)) as temporary:
-      for name, content in contents.items():
-        files.write_file(os.path.join(temporary, name), content)
-  except OSError as error:
-    raise files.cannot_be_written(folder, error) from error

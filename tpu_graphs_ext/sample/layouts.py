@@ -49,16 +49,13 @@ class Program:
     """A `LayoutGraph` with the configurations of a search."""
     from tpu_graphs_ext.hlo import features, layout_choices, protos, tuning
     module = protos.as_module(self.module)
-    arrays = features.module_arrays(module)
     choices = layout_choices.layout_choices(module)
     chosen, cycles = self.searches[search]
     return tuning.LayoutGraph(
-        name=self.name, node_feat=arrays.node_feat,
-        node_opcode=arrays.node_opcode, edge_index=arrays.edge_index,
+        self.name, **features.module_arrays(module)._asdict(),
         node_config_feat=config_features(choices, chosen),
         node_config_ids=np.array([c.node for c in choices], np.int64),
-        config_runtime=np.rint(cycles / CLOCK_GHZ[TPU]).astype(np.int64),
-        node_splits=arrays.node_splits)
+        config_runtime=np.rint(cycles / CLOCK_GHZ[TPU]).astype(np.int64))
 
 
 def config_features(choices, chosen: np.ndarray) -> np.ndarray:

@@ -128,7 +128,7 @@ def _kernel(source: kernel_sources.SourceKernel) -> CompiledKernel:
       source.name, op_name, source.copies, in_open_loop,
       source.share, source.cycles, window.output_bounds if window else (),
       window.kernel_bounds if window else (), cost.flops, cost.bytes,
-      cost.hbm_bytes, cost.intensity, cost.on_chip_bytes)
+      cost.hbm_bytes, cost.flops / max(1, cost.bytes), cost.on_chip_bytes)
 
 
 def _row(kernel: CompiledKernel) -> tuple[str, ...]:

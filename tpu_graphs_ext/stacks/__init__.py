@@ -5,5 +5,4 @@ files are the requirements of both stacks, which setup.py reads.
 
 versions  the two sets of versions, and the one in use
 imports   makes `import tensorflow` give what is needed
-quiet     drops a warning of TensorFlow, and progress bars
 """

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 
 from tpu_graphs_ext.errors import UserError
 
@@ -61,10 +62,19 @@ def _is_current() -> bool:
 
 
 def _load_tensorflow(execute, module) -> None:
-  from tpu_graphs_ext.stacks import quiet
   os.environ.setdefault(KERAS_VARIABLE, '1')  # What the user set stays.
-  quiet.ignore_saving_warning()
+  ignore_saving_warning()
   execute(module)
+
+
+def ignore_saving_warning() -> None:
+  """Drops the warning that saving a graph model gives, from now on.
+
+  Nobody can act on it.
+  """
+  warnings.filterwarnings(
+      'ignore', 'Encoding a StructuredValue with type tensorflow_gnn',
+      UserWarning)
 
 
 def _load_gnn(execute, module) -> None:

@@ -48,7 +48,7 @@ def _require_kind(field: dataclasses.Field, value: Any, where: str) -> None:
              f'{where}: must be {what}', value)
 
 
-def _filled(cls: type, content: Any, where: str) -> Any:
+def filled(cls: type, content: Any, where: str) -> Any:
   """An object of the file as a dataclass, or a UserError that begins so."""
   _require(isinstance(content, dict), f'{where}: must be an object', content)
   fields = {field.name: field for field in dataclasses.fields(cls)}
@@ -147,8 +147,8 @@ class Grid:
         type(seed) is int and 0 <= seed <= MOST_SEED for seed in self.seeds),
              f'seeds must be a list of whole numbers from 0 to {MOST_SEED}',
              self.seeds)
-    self.search = _filled(Search, self.search, 'search')
-    self.prune = self.prune and _filled(
+    self.search = filled(Search, self.search, 'search')
+    self.prune = self.prune and filled(
         Prune, {} if self.prune is True else self.prune, 'prune')
     self.data_root = files.full_path(files.require_path(
         'data_root', self.of_task.training.data_root
@@ -167,7 +167,7 @@ class Grid:
     return TASKS[self.task]
 
   def _space(self, entry: Any, where: str) -> ModelSpace:
-    model = _filled(Configuration, {'model': entry} if isinstance(
+    model = filled(Configuration, {'model': entry} if isinstance(
         entry, str) else entry, where)
     return ModelSpace(model.model, {
         (part, name): self._values(value, f'{where}.{part}.{name}')
@@ -178,7 +178,7 @@ class Grid:
     if isinstance(setting, dict):
       _require(self.search.method != 'grid', f'{where}: only a "search" draws '
                'from a range; list the values of a grid, also objects', setting)
-      return _filled(Range, setting, where)
+      return filled(Range, setting, where)
     if not isinstance(setting, list):
       return [setting]
     _require(setting, f'{where}: must list at least one value', setting)
@@ -231,11 +231,6 @@ class Grid:
     return model.configuration(chosen)
 
 
-def parsed(path: str, content: Any) -> Grid:
-  """The grid of a file's JSON; models and settings are not checked yet."""
-  return _filled(Grid, content, path)
-
-
 def read(path: str) -> Grid:
   """Reads a file, and tries every value of a setting by itself.
 
@@ -244,7 +239,7 @@ def read(path: str) -> Grid:
   Raises UserError, with file and key, if it cannot be read or has an unknown
   key, model or argument, or a value that no training takes.
   """
-  grid = parsed(path, files.read_json(files.full_path(path)))
+  grid = filled(Grid, files.read_json(files.full_path(path)), path)
   settings = grid.of_task.training
   for place, model in enumerate(grid.models):
     where = f'{path}: models[{place}]'
