@@ -1,12 +1,11 @@
 """Constants learned from traces, and steps replayed, by hand."""
 
 import itertools
-import json
 import math
 
+import numpy as np
 import pytest
 
-from support import damage
 from support import tiny_traces as tiny
 from support.tiny_traces import event, kernel, launch, op
 from tpu_graphs_ext.errors import UserError
@@ -24,7 +23,7 @@ def test_a_bandwidth_and_a_least_time_are_found():
   sizes = [1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 3e8]
   known = learned([(ADD, {'bytes': size}, 2 + size / 1e6)
                    for size in sizes] * 3 + [(ADD, {'bytes': 1e6}, 90)])
-  assert known.formulas['element-wise']['work'] == pytest.approx(
+  assert known.formulas['element-wise'][:3] == pytest.approx(
       [2, 0, 1e-6], rel=0.03)
   # Between the sizes, and of a kernel of this kind that was never seen.
   assert known.us(ADD, {'bytes': 3e7}) == pytest.approx(32, rel=0.03)
@@ -39,8 +38,21 @@ def test_a_rate_and_a_bandwidth_add_up():
   sizes = [(10.0**a, 10.0**b) for a in range(4, 11) for b in range(4, 9)]
   known = learned([('sgemm', {'multiply_adds': macs, 'bytes': moved},
                     3 + macs / 5e7 + moved / 2e6) for macs, moved in sizes])
-  assert known.formulas['product, float']['work'] == pytest.approx(
+  assert known.formulas['product, float'][:3] == pytest.approx(
       [3, 1 / 5e7, 1 / 2e6], rel=0.01)
+
+
+def test_a_rate_is_found_though_some_sizes_are_wrong():
+  """A quarter do less than they seem to; the others are up to a bit slower."""
+  rng = np.random.default_rng(0)
+  moved = 10**rng.uniform(4, 8.5, 300)
+  macs = moved * 10**rng.uniform(-.5, 2.2, 300)
+  us = (3 + macs / 3e7 + moved / 2e6) * np.exp(.5 * abs(rng.normal(size=300)))
+  wrong = rng.random(300) < .25
+  us[wrong] = 3 + moved[wrong] / 2e6
+  sizes = ({'multiply_adds': a, 'bytes': b} for a, b in zip(macs, moved))
+  known = learned([*zip(itertools.repeat('sgemm'), sizes, us)])
+  assert 1 / known.formulas['product, float'][1] == pytest.approx(3e7, rel=.2)
 
 
 def test_arithmetic_has_its_own_formula():
@@ -73,7 +85,7 @@ def test_what_one_launch_says_of_another_by_hand(skew, scatter):
   known = calibrate.Calibration(
       ('t',), 'a GPU', {ADD: {(0, 1e6, 0): calibrate.Times(
           math.e, math.e * math.exp(skew), 4)}}, {})
-  known.__dict__['formulas'] = {'': {'count': [1.0]}}
+  known.__dict__['formulas'] = {'': [1.0, 0, 0, 0]}
   noise = 0.05**2 + scatter**2 / 4
   for size, expected in (
       (1e6, math.exp(0.8 + 0.2 * 0.73 / (0.73 + noise))),  # Four of e us.
@@ -97,6 +109,27 @@ def test_medians_are_predicted_and_means_add_up():
   # Of a function never seen those of its kind are taken.
   assert known.us('elementwise<mul>', {'bytes': 1e6}, mean=True) == (
       pytest.approx(22 / 6, rel=0.01))
+
+
+def test_kernels_that_run_at_once_share_the_gpu(tmp_path):
+  """From 10 to 20 us two run, on other streams; copies take no part."""
+  grid = {'grid': [1, 1, 1], 'block': [32, 1, 1]}
+  elsewhere = kernel(3, 0, 30, ADD, **grid)
+  elsewhere['args']['device'] = 1
+  path = tiny.write(tmp_path / 't.json', [
+      *(launch(number, 0) for number in range(4)), elsewhere,
+      kernel(0, 0, 20, ADD, **grid), kernel(1, 10, 20, ADD, stream=8, **grid),
+      kernel(2, 5, 20, 'Memcpy HtoD', stream=9)])
+  alone, trace = 10 + 10 / 2**0.3, kineto.read(path)
+  assert sorted(replay.alone_us(trace).values()) == pytest.approx(
+      [alone, alone, 20, 30])
+  # The time alone is learned, and predicted is that beside others.
+  assert (0, 0, 32) in (known := analysis.calibrated(path)).launches[ADD]
+  assert known.launches[ADD][0, 0, 32].median_us == pytest.approx(alone)
+  known = learned([(ADD, {'threads': 32}, alone)])
+  kernels = analysis.compared(path, None, known).kernels
+  assert kernels[kernels.kernel == ADD].predicted_us.tolist() == pytest.approx(
+      [20, alone, 20])
 
 
 def test_a_second_trace_adds():
@@ -308,21 +341,3 @@ def test_the_file_holds_all_of_a_calibration(tmp_path):
     path.write_text(content)
     with pytest.raises(UserError, match=f'hw.json: .*{said}'):
       calibrate.read(str(path))
-
-
-def test_every_field_is_checked(tmp_path):
-  """Any value in any place is refused by one error, or can be used."""
-  path = tmp_path / 'hw.json'
-  trace = tiny.write(tmp_path / 't.json', tiny.one_step())
-  known = analysis.calibrated(trace)
-  content = json.loads(calibrate.to_json(known))
-  refused = 0
-  for what, changed in itertools.islice(damage.hostile(content), 0, None, 7):
-    path.write_text(json.dumps(changed))
-    try:
-      analysis.compared(trace, None, calibrate.read(str(path)))
-    except UserError as error:
-      assert str(error).startswith(f'--hardware={path}: ') or (
-          str(error).startswith(f'{path}: ')), what
-      refused += 1
-  assert refused > 40

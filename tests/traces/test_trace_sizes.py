@@ -88,16 +88,21 @@ def test_recurrent_layers_by_their_tiles():
   # With the batch, of 64, first.
   dims = [[64, 128, 256], [[4096, 256], [4096, 1024]], [2, 64, 1024]]
   types = ['float', 'TensorList', 'float']
-  tile = 'sm80_xmma_gemm_tilesize64x64x8_'
-  for name, blocks, multiply_adds in (
+  back = 'aten::_cudnn_rnn_backward'
+  for name, form, blocks, multiply_adds in (
       # A step: 64 x 4096 from 1024. All steps: 8192 x 4096 from 256.
-      ('aten::_cudnn_rnn', 64, 64 * 4096 * 1024),
-      ('aten::_cudnn_rnn', 8192, 8192 * 4096 * 256),
+      ('aten::_cudnn_rnn', 'tn', 64, 64 * 4096 * 1024),
+      ('aten::_cudnn_rnn', 'tn', 8192, 8192 * 4096 * 256),
+      # Two blocks share the sums of one result.
+      ('aten::_cudnn_rnn', 'tn', 128, 64 * 4096 * 1024),
       # Back: 64 x 1024 from 4096; the weights: 4096 x 1024 from 8192.
-      ('aten::_cudnn_rnn_backward', 16, 64 * 1024 * 4096),
-      ('aten::_cudnn_rnn_backward', 1024, 4096 * 1024 * 8192)):
-    sizes = sizes_of(op(name, 0, 9, dims, types), tile, grid=[blocks, 1, 1],
-                     block=[128, 1, 1])
+      (back, 'nn', 16, 64 * 1024 * 4096),
+      (back, 'nt', 1024, 4096 * 1024 * 8192),
+      # As many results as those weights: all steps' 8192 x 256 from 4096.
+      (back, 'nn', 512, 8192 * 256 * 4096)):
+    sizes = sizes_of(op(name, 0, 9, dims, types),
+                     f'sm80_xmma_gemm_{form}_n_tilesize64x64x8_',
+                     grid=[blocks, 1, 1], block=[128, 1, 1])
     assert sizes['multiply_adds'] == multiply_adds
   cell = sizes_of(op(name, 0, 9, dims, types), 'LSTM_elementWise_fp')
   assert cell == {'bytes': 4 * 64 * (4096 + 2048)}
@@ -130,16 +135,17 @@ def test_bags_of_one_table():
   bag = op('aten::_embedding_bag', 0, 9, [[50, 8], [8], [4], []], types)
   # 4 bags of 2 indices of 8 bytes, and of 50 rows those that 8 draws meet.
   rows = 32 * 50 * (1 - math.exp(-8 / 50))
-  assert sizes_of(bag) == pytest.approx({
-      'multiply_adds': 8 * 8, 'bytes': 4 * (16 + 32) + rows})
+  moved = {'multiply_adds': 8, 'bytes': 4 * (16 + 32) + rows}
+  assert sizes_of(bag, grid=[1024, 1, 1], block=[32, 8, 1]) == pytest.approx(
+      {**moved, 'threads': 4 * 8})
   each = op('aten::embedding', 0, 9, [[50, 8], [2, 4]], types[:2])
   assert sizes_of(each) == pytest.approx({
-      'multiply_adds': 8 * 8, 'bytes': 8 * (8 + 32) + rows})
+      'multiply_adds': 8, 'bytes': 8 * (8 + 32) + rows, 'threads': 8 * 8})
   # The number of rows of the gradient is the argument after five tensors.
   step = op('aten::_embedding_bag_dense_backward', 0, 9,
             [[4, 8], [8], [8], [4], [0], []], [*types[:3], *types[1:]],
             Concrete_Inputs=['', '', '', '', '', '50'])
-  assert sizes_of(step) == pytest.approx(sizes_of(bag))
+  assert sizes_of(step) == pytest.approx(moved)
 
 
 def test_the_example_of_a_public_notebook():

@@ -47,11 +47,11 @@ def calibrated(paths: str | Sequence[str],
   """
   for path in [paths] if isinstance(paths, str) else paths:
     trace = _work_of(path, steps)
-    rows = [(each.name, sizes.sizes_of(each), each.duration_us)
+    alone_us, count = replay.alone_us(trace), len(trace.steps)
+    rows = [(each.name, sizes.sizes_of(each), alone_us[each])
             for each in trace.work]
-    where = ('all' if not trace.steps
-             else f'steps {trace.steps[0]}-{trace.steps[-1]}')
-    source = f'{os.path.basename(path)}, {trace.gpu}, {where}, {len(rows):,}'
+    part = f'steps {trace.steps[0]}-{trace.steps[-1]}' if count else 'all'
+    source = f'{os.path.basename(path)}, {trace.gpu}, {part}, {len(rows):,}'
     if learned and source in learned.sources:
       raise UserError(f'{path}: the calibration already has these kernels; '
                       'leave the trace out, or calibrate into another file')
@@ -61,16 +61,13 @@ def calibrated(paths: str | Sequence[str],
     host = {f'profiler {key}': (float(us), 1)
             for key, us in (trace.sweep or {}).items()
             if key in _ADDED and kineto.is_number(us) and us >= 0}
-    if trace.sweep is None and not _is_sweep(trace, rows):
+    # In another's sweep, of a great many kernels, hardly any runs twice a step.
+    different = {(name, *size.items()) for name, size, _ in rows}
+    if trace.sweep is None and (
+        len(different) <= max(1000, len(rows) / max(count, 1) / 3)):
       host = replay.host_of(trace)
     learned = calibrate.calibrate(source, trace.gpu, rows, host, learned)
   return learned
-
-
-def _is_sweep(trace: Trace, rows: Sequence[tuple]) -> bool:
-  """Whether hardly any kernel of a step runs twice, of a great many."""
-  different = {(name, *size.items()) for name, size, _ in rows}
-  return len(different) > max(1000, len(rows) / max(len(trace.steps), 1) / 3)
 
 
 def compared(path: str, steps: Optional[Sequence[int]],
@@ -78,12 +75,14 @@ def compared(path: str, steps: Optional[Sequence[int]],
   """Predicts a trace's kernels and steps; raises UserError as `calibrated`."""
   trace = _work_of(path, steps)
   rows, means, recorded, known = [], {}, {}, {}
+  alone_us = replay.alone_us(trace)
   for each in trace.work:
     size, kind = sizes.sizes_of(each), kinds.kind_of(each.name)
     key = each.name, *size.items()
     if key not in known:
       known[key] = [learned.us(each.name, size, mean) for mean in (False, True)]
-    us, mean = known[key]
+    shared = each.duration_us / (alone_us[each] or 1)
+    us, mean = (us and us * shared for us in known[key])
     means[each] = each.duration_us if mean is None else mean
     if kind == kinds.COMMUNICATION:
       us, recorded[each] = None, each.duration_us
@@ -106,18 +105,17 @@ def _step(trace: Trace, learned: Calibration, means: dict,
   (predicted, measured), (known, _) = (
       replay.replay(trace, learned.host, times)
       for times in (means, {**means, **recorded}))
-  if not measured:
-    return {}
   if replay.PAUSE not in learned.host:
     predicted = known = None
   count = max(len(trace.steps), 1)
   calls = collections.Counter(call.kind for call in trace.calls)
-  return {'measured_us': measured, 'predicted_us': predicted,
-          'communication_as_recorded_us': known,
-          'gpu_busy_us': sum(each.duration_us for each in trace.work) / count,
-          'profiler_us': sum(
-              learned.host.get(f'profiler {kind}', (us,))[0] * calls[kind]
-              for kind, us in _ADDED.items()) / count}
+  added_us = sum(learned.host.get(f'profiler {kind}', (us,))[0] * calls[kind]
+                 for kind, us in _ADDED.items())
+  return {} if not measured else {
+      'measured_us': measured, 'predicted_us': predicted,
+      'communication_as_recorded_us': known,
+      'gpu_busy_us': sum(each.duration_us for each in trace.work) / count,
+      'profiler_us': added_us / count}
 
 
 def _work_of(path: str, steps: Optional[Sequence[int]]) -> Trace:
@@ -134,14 +132,13 @@ def _work_of(path: str, steps: Optional[Sequence[int]]) -> Trace:
 def summary(kernels: pd.DataFrame, by: str = 'kind') -> pd.DataFrame:
   """Predicted kernels by a column, the longest first, all of them last."""
   known = kernels[kernels.predicted_us.notna()]
-  # Errors below 1 % count as 1 %, so that a single 0 does not decide.
-  known = known.assign(log=np.log(known.error.clip(lower=0.01)))
   both = pd.concat([known, known.assign(**{by: ALL})])
   table = both.groupby(by).agg(
       kernels=('kind', 'size'), measured_us=('measured_us', 'sum'),
       predicted_us=('predicted_us', 'sum'), mean_error=('error', 'mean'),
-      geometric_error=('log', 'mean'))
-  table['geometric_error'] = np.exp(table.geometric_error)
+      # Errors below 1 % count as 1 %, so that a single 0 does not decide.
+      geometric_error=('error', lambda errors: np.exp(
+          np.log(errors.clip(lower=0.01)).mean())))
   table.insert(3, 'ratio', table.predicted_us / table.measured_us)
   order = table.measured_us.where(table.index != ALL, -1)
   return table.loc[order.sort_values(ascending=False).index]
@@ -151,40 +148,38 @@ def text(result: Comparison, top: int = 15) -> str:
   """Tables of the kinds, the step, and the `top` largest errors in us."""
   trace, kernels = result.trace, result.kernels
   steps = ', '.join(map(str, trace.steps)) or 'all of it'
-  lines = [f'{trace.path}: {trace.gpu}, steps {steps}',
-           f'  learned from {result.source}']
-  if trace.dropped:
-    lines.append(f'  {trace.dropped:,} events are left out: they end after '
-                 'the next one of their stream begins, or take an hour')
-  lines += ['', 'By kind; times in us, errors |predicted - measured| / '
-            'measured',
-            _table(summary(kernels)),
-            'Communication, which is not compared, takes '
-            f'{result.communication_us:,.0f} us', '']
-  if result.step:
-    lines += [*_step_lines(trace, result.step), '']
+  dropped = (f'  {trace.dropped:,} events are left out: they end after the '
+             'next one of their stream begins, or take an hour\n')
   by_function = summary(kernels, 'kernel').drop(ALL, errors='ignore')
   off = (by_function.predicted_us - by_function.measured_us).abs()
   dearest = off.sort_values(ascending=False).index[:top]
-  return '\n'.join([*lines, 'Kernel functions with the largest errors in us',
-                    _table(by_function.loc[dearest])])
+  return f"""\
+{trace.path}: {trace.gpu}, steps {steps}
+  learned from {result.source}
+{dropped if trace.dropped else ''}
+By kind; times in us, errors |predicted - measured| / measured
+{_table(summary(kernels))}
+Communication, which is not compared, takes {result.communication_us:,.0f} us
+
+{_step_text(trace, result.step) if result.step else ''}\
+Kernel functions with the largest errors in us
+{_table(by_function.loc[dearest])}"""
 
 
-def _step_lines(trace: Trace, step: dict[str, Optional[float]]) -> list[str]:
+def _step_text(trace: Trace, step: dict[str, Optional[float]]) -> str:
   measured, predicted, known, busy, added = step.values()
   what = ('A step, from the end of one to the end of the next' if trace.steps
           else 'From the first launch to the last end')
-  lines = [f'{what}, in us: measured {measured:,.1f}, ' + (
-      'not predicted: this needs --calibrate on a program too, for the host'
-      if predicted is None else ', with communication as recorded '.join(
-          f'{each:,.1f} ({100 * (each / measured - 1):+.1f} %)'
-          for each in (predicted, known)).join(['predicted ', '']))]
-  if busy < 0.9 * measured:
-    lines.append(
-        f'The GPU is busy for {busy:,.0f} us of it. The profiler adds about '
-        f'{added:,.0f} us to the host; without it expect about '
-        f'{max(busy, measured - added):,.0f} us')
-  return lines
+  said = 'not predicted: this needs --calibrate on a program too, for the host'
+  if predicted is not None:
+    said = 'predicted ' + ', with communication as recorded '.join(
+        f'{us:,.1f} ({100 * (us / measured - 1):+.1f} %)'
+        for us in (predicted, known))
+  host = (f'The GPU is busy for {busy:,.0f} us of it. The profiler adds about '
+          f'{added:,.0f} us to the host; without it expect about '
+          f'{max(busy, measured - added):,.0f} us\n')
+  return (f'{what}, in us: measured {measured:,.1f}, {said}\n'
+          f'{host if busy < 0.9 * measured else ""}\n')
 
 
 _FORMATS = {'kernels': '{:,d}'.format, 'ratio': '{:.3f}'.format,

@@ -1,12 +1,11 @@
 """Times of kernels learned from traces, to predict the kernels of others.
 
-    time = (least_us + multiply_adds / rate + bytes / bandwidth) * correction
+    time = (least_us + sum of size / rate over `SIZES`) * correction
 
-A latency, a rate and a bandwidth are fitted for each kind of kernel and its
-arithmetic; kernels whose operator has no shapes get `least_us + threads / rate`
-instead. The correction is kriging (Gaussian process regression) of what the
-formula misses, from the launches nearest in size: those of the same function
-count most, then those of its family, then others of its kind.
+Latency and rates are fitted for each kind of kernel and its arithmetic. The
+correction is kriging (Gaussian process regression) of what the formula misses,
+from the launches nearest in size: those of the same function count most, then
+those of its family, then others of its kind.
 """
 
 from __future__ import annotations
@@ -31,8 +30,6 @@ from tpu_graphs_ext.traces.sizes import SIZES
 
 FILE = files.Output('--calibrate', '{\n "calibration": {', 'calibration')
 ALL = ''  # Of all kernels but communication, in `formulas`.
-# The sizes of a formula, of which the last must be known, by its name.
-_FORMULAS = {'work': [0, 1], 'threads': [2], 'count': []}
 _LEAST_US = 0.1  # Of a formula.
 # Of kernels of the same arithmetic, family and function: standard deviations
 # of the logarithm of their correction, and of a part of it that fades with the
@@ -69,10 +66,10 @@ class Calibration:
     communication always the mean, of its launches nearest in size.
     """
     kind, point = kinds.kind_of(name), _point(sizes)
-    times = [*(self.launches.get(name, {}).values()
-               or self._known.get(kind, [()])[0])]
+    seen = self.launches.get(name, {})
+    times = [*(seen.values() or self._known.get(kind, [()])[0])]
     if kind == kinds.COMMUNICATION:  # Versions differ in what is behind a (.
-      off = [(np.abs(np.log(np.maximum(other, 1) / np.maximum(point, 1))).sum(),
+      off = [(abs(np.log(np.maximum(other, 1) / np.maximum(point, 1))).sum(),
               each) for function, points in self.launches.items()
              if function.split('(')[0] == name.split('(')[0]
              for other, each in points.items()]
@@ -81,30 +78,25 @@ class Calibration:
     if not self.formulas:
       return None
     us = self.formula_us(name, point) * math.exp(self._correction(name, point))
-    seen = self.launches.get(name, {}).get(point)
-    if seen:  # The prediction counts as one more launch.
-      us *= (seen.median_us / us)**(seen.count / (seen.count + 1))
-    if mean and times:
-      median_us, mean_us, _ = _joined(times)
-      us *= mean_us / median_us
-    return us
+    if point in seen:  # The prediction counts as one more launch.
+      median_us, _, count = seen[point]
+      us *= (median_us / us)**(count / (count + 1))
+    median_us, mean_us, _ = _joined(times) if mean and times else (1, 1, 0)
+    return us * mean_us / median_us
 
   def formula_us(self, name: str, point: Sequence[float]) -> float:
     """By the formula of the finest class that was seen."""
     kind, arithmetic = kinds.class_of(name)
-    for key in (f'{kind}, {arithmetic}', kind, f'{kinds.PRODUCT}, {arithmetic}',
-                kinds.PRODUCT if arithmetic else kinds.ELEMENTWISE, ALL):
-      for formula, (least, *rates) in self.formulas.get(key, {}).items():
-        sizes = [point[size] for size in _FORMULAS[formula]]
-        if all(sizes[-1:]):
-          return max(_LEAST_US, least + float(np.dot(rates, sizes)))
-    return _LEAST_US
+    keys = (f'{kind}, {arithmetic}', kind, f'{kinds.PRODUCT}, {arithmetic}',
+            kinds.PRODUCT if arithmetic else kinds.ELEMENTWISE, ALL)
+    formula = next((self.formulas[key] for key in keys if key in self.formulas),
+                   [0.0] * 4)
+    return max(_LEAST_US, float(np.dot(formula, (1, *point))))
 
   @functools.cached_property
-  def formulas(self) -> dict[str, dict[str, list[float]]]:
-    """By class ('kind', 'kind, arithmetic' or `ALL`) and name, the best first:
-    least_us and microseconds for each unit of the formula's sizes.
-    """
+  def formulas(self) -> dict[str, np.ndarray]:
+    """By class ('kind', 'kind, arithmetic' or `ALL`): least_us and microseconds
+    for each unit of the sizes, float64 [4]."""
     rows = collections.defaultdict(list)
     for name, points in self.launches.items():
       kind, arithmetic = kinds.class_of(name)
@@ -124,22 +116,20 @@ class Calibration:
       float64 [launches]: residual, log(median / formula), and its variance
       str [3, launches]: arithmetic, family, function
     """
-    rows = collections.defaultdict(list)
+    rows, known = collections.defaultdict(list), {}
     for name, points in self.launches.items():
       for point, times in points.items():
         rows[kinds.kind_of(name)].append((
-            np.log(np.maximum(point, 1)), times, kinds.labels_of(name),
+            times, np.log(np.maximum(point, 1)), kinds.labels_of(name),
             math.log(times.median_us / self.formula_us(name, point))))
-    known = {}
     for kind, launches in rows.items():
-      points, times, labels, residual = zip(*launches)
+      times, points, labels, residual = zip(*launches)
       median_us, mean_us, count = np.array(times).T
       # The more the sizes leave open, the more launches of one size differ.
-      skew = np.average(np.abs(np.log(mean_us / median_us)), weights=count)
-      known[kind] = (
-          times, np.array(points), np.array(residual),
-          _NOISE**2 + max(2 * _NOISE, 3 * skew)**2 / count,
-          np.array(labels, object).T)
+      skew = np.average(abs(np.log(mean_us / median_us)), weights=count)
+      noise = _NOISE**2 + max(2 * _NOISE, 3 * skew)**2 / count
+      known[kind] = (times, np.array(points), np.array(residual), noise,
+                     np.array(labels, object).T)
     return known
 
   def _correction(self, name: str, point: Sequence[float]) -> float:
@@ -213,30 +203,22 @@ def calibrate(source: str, gpu: str, kernels: Iterable[tuple],
                      {**earlier.host, **constants})
 
 
-def _fitted(table: np.ndarray) -> dict[str, list[float]]:
-  """least_us and rates of the formulas that some of the launches have.
+def _fitted(table: np.ndarray) -> np.ndarray:
+  """least_us and rates, by the sizes of launches; of unknown ones 0.
 
   table: float64 [launches, 5]: `SIZES`, microseconds and weight. Minimizes the
-  sum of weighted relative errors, by reweighted least squares.
+  weighted sum of |log(formula / time)|, by reweighted least squares.
   """
   from scipy import optimize
-  fitted = {}
-  for formula, sizes in _FORMULAS.items():
-    some = table[(table[:, sizes[-1:]] > 0).all(1)]
-    if len(some):
-      terms = np.column_stack([np.ones(len(some)), some[:, sizes]]
-                              ) / some[:, 3:4]  # [launches, 1 + sizes]
-      scale, weight = terms.max(0) + 1e-300, some[:, 4]
-      for _ in range(20):
-        root = np.sqrt(weight)[:, None]
-        rates, _ = optimize.nnls(terms / scale * root, root[:, 0])
-        ratio = terms / scale @ rates
-        off = np.abs(np.log(ratio.clip(1e-3)))
-        weight = some[:, 4] / np.maximum(off, 0.1) / ratio.clip(0.1, 10)
-      fitted[formula] = float(np.average(off, weights=some[:, 4])), *(
-          rates / scale).tolist()
-  return {key: [*terms[1:]] for key, terms in sorted(
-      fitted.items(), key=lambda item: item[1][0] + (item[0] != 'work') * .15)}
+  terms = np.insert(table[:, :3], 0, 1, axis=1) / table[:, 3:4]
+  scale, weight = terms.max(0) + 1e-300, table[:, 4]
+  for _ in range(20):
+    root = np.sqrt(weight)[:, None]
+    rates, _ = optimize.nnls(terms / scale * root, root[:, 0])
+    ratio = terms / scale @ rates
+    weight = table[:, 4] / (
+        np.maximum(abs(ratio - 1), 0.1) * ratio.clip(0.01, 100))
+  return rates / scale
 
 
 def to_json(learned: Calibration) -> str:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import functools
 import re
 
-COMMUNICATION, ATTENTION, EMBEDDING, SORT, OPTIMIZER, INDEXING = (
-    'communication', 'attention', 'embedding', 'sort or scan', 'optimizer',
-    'indexing')
-RECURRENT, PRODUCT, CONVOLUTION, LAYOUT, ELEMENTWISE = (
-    'recurrent cell', 'product', 'convolution', 'layout or partial sums',
-    'element-wise')
+COMMUNICATION, EMBEDDING, SORT, OPTIMIZER, INDEXING = (
+    'communication', 'embedding', 'sort or scan', 'optimizer', 'indexing')
+PRODUCT, LAYOUT, ELEMENTWISE = (
+    'product', 'layout or partial sums', 'element-wise')
 # The first pattern that occurs in the name decides.
 _KINDS = [(kind, re.compile(pattern)) for kind, pattern in (
     (COMMUNICATION, r'(?i)nccl|rccl|all_?reduce|send_?recv|multimem|'
@@ -26,15 +24,15 @@ _KINDS = [(kind, re.compile(pattern)) for kind, pattern in (
              r'init_device_workspace|splitK?[rR]educe|[rR]educe(SplitK|_wgrad)|'
              r'transposeReadWrite|reorder|'
              r'Filter4x4|dot_do_o|convert_dq'),
-    (ATTENTION, r'(?i)sdpa|flash|fmha|attention|attn|mha'),
-    (RECURRENT, r'RNN|LSTM|GRU|(rnn|lstm|gru)_cell|(?i:lstm|gru)_elem'),
+    ('attention', r'(?i)sdpa|flash|fmha|attention|attn|mha'),
+    ('recurrent cell', r'RNN|LSTM|GRU|(rnn|lstm|gru)_cell|(?i:lstm|gru)_elem'),
     (SORT, r'RadixSort|Scan|[sS]ort|Histogram|[uU]nique|cub::|thrust|[tT]opK|'
            r'radix'),
     ('pooling', r'(?i)pool'),
     ('reduction', r'native::reduce_kernel|(?i:softmax)|lpnorm|triton_(red|per)'
                   r'|nll_loss|dot_kernel'),
     ('normalisation', r'[nN]orm(?!al)|bn_[bf]w|RowwiseMoments|GammaBeta'),
-    (CONVOLUTION, r'(?i:conv(?!ert)|[wd]grad(?!i)|fprop|winograd|fft\dd)|'
+    ('convolution', r'(?i:conv(?!ert)|[wd]grad(?!i)|fprop|winograd|fft\dd)|'
                   r'implicit_gemm|scudnn|cudnn_generated|cudnn::(cnn|detail)'),
     (PRODUCT, r'(?<!fb)gemm|gemv|cutlass|splitK|cublas|nvjet|Cijk_|'
               r'triton_\w*(mm|matmul)|globalKernel|scal_kernel'),
@@ -45,15 +43,13 @@ _KINDS = [(kind, re.compile(pattern)) for kind, pattern in (
                   r'triton_poi'))]
 # Their time depends on the arithmetic of their values. A kind that a
 # calibration has not seen is predicted as a product of the same arithmetic.
-COMPUTING = PRODUCT, CONVOLUTION, ATTENTION
-
-HALF, TF32, FLOAT, DOUBLE, BYTE = 'half', 'tf32', 'float', 'double', '8 bits'
+_COMPUTING = PRODUCT, 'convolution', 'attention'
 _ARITHMETIC = [(arithmetic, re.compile(pattern)) for arithmetic, pattern in (
-    (BYTE, r'(?i)e4m3|e5m2|fp8|nvjet_sm\d+_q|s8s8|i8i8|int8'),
-    (HALF, r'(?i)bf16|bfloat16|half|f16|h\d*gemm|nvjet_sm\d+_[hto]|'
+    ('8 bits', r'(?i)e4m3|e5m2|fp8|nvjet_sm\d+_q|s8s8|i8i8|int8'),
+    ('half', r'(?i)bf16|bfloat16|half|f16|h\d*gemm|nvjet_sm\d+_[hto]|'
            r'_[bh][bh]s?_'),
-    (TF32, r'(?i)tf32|tfloat32|s1688|nvjet_sm\d+_s|xf32'),
-    (DOUBLE, r'(?i)dgemm|double|f64|_DB_'))]
+    ('tf32', r'(?i)tf32|tfloat32|s1688|nvjet_sm\d+_s|xf32'),
+    ('double', r'(?i)dgemm|double|f64|_DB_'))]
 
 _FAMILY = re.compile(r'.*?(?=\d+x\d)|[^<]*<(?:\d+, )*|.*', re.DOTALL)
 
@@ -69,10 +65,9 @@ def kind_of(name: str) -> str:
 def class_of(name: str) -> tuple[str, str]:
   """Kind, and arithmetic of kinds whose time depends on it; else ''."""
   kind = kind_of(name)
-  if kind not in COMPUTING:
-    return kind, ''
-  return kind, next((arithmetic for arithmetic, pattern in _ARITHMETIC
-                     if pattern.search(name)), FLOAT)
+  return kind, '' if kind not in _COMPUTING else next(
+      (arithmetic for arithmetic, pattern in _ARITHMETIC
+       if pattern.search(name)), 'float')
 
 
 def labels_of(name: str) -> tuple[str, str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import re
@@ -112,11 +113,9 @@ def trace_of(path: str, content: Any) -> Trace:
   calls = _nested([each for each in known
                    if each.kind != WORK and each.duration_us < _MOST_US])
   _attribute(calls, work)
-  try:
+  gpu, sweep = 'a GPU', content.get('tpu_graphs_ext_sweep')
+  with contextlib.suppress(LookupError, TypeError):
     gpu = str(content['deviceProperties'][0]['name'])
-  except (LookupError, TypeError):
-    gpu = 'a GPU'
-  sweep = content.get('tpu_graphs_ext_sweep')
   return Trace(path, calls, work, work, gpu, (),
                len(known) - len(calls) - len(work),
                sweep if isinstance(sweep, dict) else None)
@@ -125,8 +124,7 @@ def trace_of(path: str, content: Any) -> Trace:
 def _plausible(work: list[Event]) -> list[Event]:
   """By start, without what ends after the next of its stream began."""
   work.sort(key=lambda each: (each.start, each.end))
-  following: dict[tuple, float] = {}
-  kept = []
+  following, kept = {}, []  # By place, when the work after this starts.
   for each in reversed(work):
     if (each.duration_us < _MOST_US and each.end <= _OVERLAP_US
         + following.get(each.place, each.end)):
@@ -178,23 +176,20 @@ def _nested(calls: list[Event]) -> list[Event]:
                       or around[-1].end + ROUNDING_US < call.end):
       around.pop()
     call.parent = around[-1] if around else None
-    call.caller = call.parent.caller if call.parent else None
-    if call.kind == OPERATOR:
-      call.caller = call
+    call.caller = call if call.kind == OPERATOR else (
+        call.parent and call.parent.caller)
     around.append(call)
   return calls
 
 
 def _attribute(calls: Sequence[Event], work: Sequence[Event]) -> None:
   """Sets `launch`, by the correlation number of both, and `caller`."""
-  launches: dict[Optional[int], Event] = {}
-  for call in calls:
-    if call.kind == RUNTIME:
-      launches.setdefault(_whole(call.args.get('correlation')), call)
+  launches = {_whole(call.args.get('correlation')): call
+              for call in reversed(calls) if call.kind == RUNTIME}
   launches.pop(None, None)
   for each in work:
     each.launch = launches.get(_whole(each.args.get('correlation')))
-    each.caller = each.launch.caller if each.launch else None
+    each.caller = each.launch and each.launch.caller
 
 
 def steps_of(trace: Trace, wanted: Optional[Sequence[int]]) -> Trace:

@@ -21,9 +21,12 @@ from tpu_graphs_ext.traces.kineto import Event, Trace
 
 # Delays up to this are latency; after longer ones work waited for other work.
 _NEAR_US = 20.0
+# Kernels that run at once slow each other: two take 2**0.3 times as long. The
+# median of the sweep's products and recurrent cells on an H100.
+_SHARED = 0.3
 _MOST_ENDED = 64  # Pieces of work that one may have waited for.
 LATENCY, BETWEEN, PAUSE, CALL = 'latency', 'between', 'pause', 'call'
-_STEP = 'step'
+_STEP, _STALL = 'step', 'stall'
 
 
 @dataclasses.dataclass(eq=False)
@@ -39,12 +42,31 @@ class Command:
   before: Optional[Command] = None
 
 
+def alone_us(trace: Trace) -> dict[Event, float]:
+  """How long each piece of work would take if it had its GPU to itself.
+
+  Of n kernels that run at once each advances n**-_SHARED as fast.
+  """
+  alone = {each: each.duration_us for each in trace.all_work}
+  borders = sorted(((time, ends, each) for each in alone if 'grid' in each.args
+                    for ends, time in enumerate((each.start, each.end))),
+                   key=lambda border: border[:2])
+  running, passed, last = collections.Counter(), collections.Counter(), {}
+  for time, ends, each in borders:
+    gpu = each.place[0]
+    if running[gpu]:
+      passed[gpu] += (time - last[gpu]) * running[gpu]**-_SHARED
+    last[gpu] = time
+    running[gpu] += -1 if ends else 1
+    alone[each] = passed[gpu] - (alone[each] if ends else 0.0)
+  return alone
+
+
 def commands_of(trace: Trace) -> list[Command]:
   """Launches, waits and borders of steps, by their start."""
   launched = collections.defaultdict(list)
   for each in trace.work:
-    if each.launch is not None:
-      launched[each.launch].append(each)
+    launched[each.launch].append(each)
   borders = [time for call in trace.calls if call.step is not None
              for time in (call.start, call.end)]
   # A step begins where the one before it ends, or a little later.
@@ -59,18 +81,18 @@ def commands_of(trace: Trace) -> list[Command]:
     operator = call.place, call.caller
     if work:
       last[operator] = work[-1]
-    copied = last.get(operator) if waits or 'emcpy' in call.name else None
-    if copied is not None and copied.end > call.end + kineto.ROUNDING_US:
-      copied = None
+    waited = last.get(operator) if waits or 'emcpy' in call.name else None
+    if waited and waited.end > call.end + kineto.ROUNDING_US:
+      waited = None
     # Launches that take long wait until a queue has room.
-    if copied is None and (waits or call.duration_us > 2 * _NEAR_US):
-      copied = next((each for each in ended(call.end, max(
+    if not waited and (waits or call.duration_us > 2 * _NEAR_US):
+      waited = next((each for each in ended(call.end, max(
           call.start, call.end - 2 * _NEAR_US))
                      if each.launch.end <= call.start), None)
+    name = call.caller.name if call.caller else ''
     commands.append(Command(
-        call.start, call.end, call.place, work, copied,
-        (call.caller.name if call.caller else '')
-        + f' {work[0].name if work else call.name}'))
+        call.start, call.end, call.place, work, waited,
+        f'{name} {work[0].name if work else call.name}'))
   commands.sort(key=lambda command: (command.start, command.end))
   by_end = iter(sorted(commands, key=lambda command: command.end))
   before, following = None, next(by_end, None)
@@ -108,7 +130,6 @@ def host_of(trace: Trace) -> dict[str, tuple[float, int]]:
         times[key].append(command.start - command.before.end)
     if command.waits_for is None and command.name != _STEP:
       times[CALL].append(command.end - command.start)
-  stalls = collections.defaultdict(list)
   for each, before, other, key in _queues(trace):
     ready = [past.end for past in (before, other) if past is not None]
     free = max(0.0, each.start - max(each.launch.start, *ready, 0.0))
@@ -117,11 +138,9 @@ def host_of(trace: Trace) -> dict[str, tuple[float, int]]:
       times[BETWEEN if waited else LATENCY].append(free)
     # Communication waits for other processes, never twice as long.
     if kinds.kind_of(each.name) != kinds.COMMUNICATION:
-      stalls[key].append(free)
-  times.update((key, free) for key, free in stalls.items()
-               if statistics.fmean(free) > _NEAR_US)
-  return {key: (statistics.fmean(each), len(each))
-          for key, each in times.items()}
+      times[key].append(free)
+  return {key: (mean, len(each)) for key, each in times.items()
+          if (mean := statistics.fmean(each)) > _NEAR_US or key[:5] != _STALL}
 
 
 def _pause_keys(command: Command) -> list[str]:
@@ -137,10 +156,9 @@ def _queues(trace: Trace) -> Iterator[tuple]:
   What was launched before the part is before the first of it. Work waits for
   what was launched before itself.
   """
-  part, ended = {*trace.work}, _finder(trace)
-  last: dict[tuple, Event] = {}
+  part, ended, last = {*trace.work}, _finder(trace), {}
   count = collections.Counter(each.launch for each in trace.work)
-  index: dict[Event, int] = collections.Counter()
+  index = collections.Counter()
   for each in trace.all_work:
     before, last[each.place] = last.get(each.place), each
     if each.launch and each in part:
@@ -153,7 +171,7 @@ def _queues(trace: Trace) -> Iterator[tuple]:
           (past for past in ended(each.start, ready)
            if past.place[0] == each.place[0] and past.place != each.place
            and past.launch.start < each.launch.start), None), (
-               f'stall {before.name if before else ""} > {each.name}{place}')
+               f'{_STALL} {before.name if before else ""} > {each.name}{place}')
 
 
 def replay(trace: Trace, host: Mapping[str, tuple],

@@ -11,7 +11,7 @@ import functools
 import math
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Union
+from typing import Any, NamedTuple
 
 from tpu_graphs_ext.traces import kinds
 from tpu_graphs_ext.traces.kineto import Event, is_number
@@ -42,9 +42,6 @@ class Tensor(NamedTuple):
     return self.values * self.value_bytes
 
 
-Argument = Union[Tensor, list, None]  # A list of tensors; None: others.
-
-
 def sizes_of(work: Event) -> dict[str, float]:
   """Size by name (of `SIZES`) that a duration may depend on."""
   blocks, threads = (_volume(work.args.get(key)) for key in ('grid', 'block'))
@@ -56,7 +53,7 @@ def sizes_of(work: Event) -> dict[str, float]:
   elif kind not in (kinds.LAYOUT, kinds.OPTIMIZER):
     sizes = _sizes_of_operator(work, kind, blocks)
   if blocks and threads:
-    sizes['threads'] = blocks * threads
+    sizes.setdefault('threads', blocks * threads)
   return {name: float(size) for name, size in sizes.items()
           if 0 < size < _MOST}
 
@@ -84,8 +81,8 @@ def _sizes_of_operator(work: Event, kind: str,
         kind not in (kinds.EMBEDDING, kinds.INDEXING)):
       formula = _moved
     with contextlib.suppress(*_UNKNOWN):
-      if formula and (sizes := formula(call, _arguments(call))):
-        return sizes
+      if formula:
+        return formula(call, _arguments(call))
     call, outer = call.parent, outer + 1
   return {}
 
@@ -95,13 +92,14 @@ def _require(condition: bool) -> None:
     raise ValueError
 
 
-def _arguments(call: Event) -> list[Argument]:
+def _arguments(call: Event) -> list[Any]:
+  """Tensors, lists of tensors, and None for other arguments."""
   dims, types = call.args['Input Dims'], call.args['Input type']
   _require(isinstance(dims, list) and len(types) == len(dims))
   return [_argument(sides, str(kind)) for sides, kind in zip(dims, types)]
 
 
-def _argument(dims: Any, kind: str) -> Argument:
+def _argument(dims: Any, kind: str) -> Any:
   kind = kind.replace('c10::', '').replace('at::', '')
   if kind == 'TensorList':  # Their types are not recorded.
     return [_argument(sides, 'float') for sides in dims]
@@ -112,7 +110,7 @@ def _argument(dims: Any, kind: str) -> Argument:
   return Tensor(tuple(dims), _BYTES[kind])
 
 
-def _product(call: Event, inputs: Sequence[Argument]) -> dict[str, Any]:
+def _product(call: Event, inputs: Sequence[Any]) -> dict[str, Any]:
   name = call.name.removeprefix('aten::')
   first = int('add' in name)  # After what is added.
   left, right = inputs[first].shape, inputs[first + 1].shape
@@ -126,7 +124,7 @@ def _product(call: Event, inputs: Sequence[Argument]) -> dict[str, Any]:
           'bytes': batch * (m * k + k * n + m * n) * each}
 
 
-def _convolution(call: Event, inputs: Sequence[Argument]) -> dict[str, Any]:
+def _convolution(call: Event, inputs: Sequence[Any]) -> dict[str, Any]:
   """Of input and weight, or of the output's gradient, input and weight."""
   if 'backward' in call.name:
     output, image, weight = inputs[:3]
@@ -146,7 +144,7 @@ def _convolution(call: Event, inputs: Sequence[Argument]) -> dict[str, Any]:
           'bytes': output.bytes + image.bytes + weight.bytes}
 
 
-def _attention(call: Event, inputs: Sequence[Argument]) -> dict[str, Any]:
+def _attention(call: Event, inputs: Sequence[Any]) -> dict[str, Any]:
   """Two products forward, five backward; half of each if it is causal."""
   backward = int('backward' in call.name)
   query, key, value = inputs[backward:][:3]
@@ -162,7 +160,7 @@ def _attention(call: Event, inputs: Sequence[Argument]) -> dict[str, Any]:
 
 
 def _recurrent(work: Event, kind: str, blocks: int, call: Event,
-               inputs: Sequence[Argument]) -> dict[str, Any]:
+               inputs: Sequence[Any]) -> dict[str, Any]:
   """One of the products that a recurrent layer launches, or its cells.
 
   Blocks and the tile in the kernel's name tell the size of the result, and so
@@ -176,40 +174,43 @@ def _recurrent(work: Event, kind: str, blocks: int, call: Event,
   tile = re.search(r'(\d+)x(\d+)[x_]', work.name)
   if kind != kinds.PRODUCT or not tile or not blocks:
     return {'bytes': 4 * batch * (gates + 2 * hidden)}
-  result = blocks * int(tile[1]) * int(tile[2])
-  forms = [(batch, gates, hidden), (math.prod(rows), gates, width)]
-  if 'backward' in call.name:
-    forms = [(batch, hidden, gates), (math.prod(rows), width, gates),
-             (gates, hidden, math.prod(rows))]
+  every, result = math.prod(rows), blocks * int(tile[1]) * int(tile[2])
+  if 'backward' not in call.name:
+    forms = [(batch, gates, hidden), (every, gates, width)]
+  elif re.search(r'_nt(_|\b)', work.name):  # The gradients of the weights.
+    forms = [(gates, hidden, every), (gates, width, every)]
+  else:
+    forms = [(batch, hidden, gates), (every, width, gates)]
   m, n, k = min(forms, key=lambda form: abs(
       math.log(result / (form[0] * form[1]))))
-  return {'multiply_adds': result * k, 'bytes': 4 * (m * n + m * k + n * k)}
+  return {'multiply_adds': m * n * k, 'bytes': 4 * (m * n + m * k + n * k)}
 
 
-def _moved(call: Event, inputs: Sequence[Argument]) -> dict[str, Any]:
+def _moved(call: Event, inputs: Sequence[Any]) -> dict[str, Any]:
   """Others read their inputs and write as much as the largest of them."""
   parts = [sum(part.bytes for part in each) if isinstance(each, list)
            else each.bytes for each in inputs if each is not None]
   return {'bytes': sum(parts) + max(parts, default=0)}
 
 
-def _sorted(call: Event, inputs: Sequence[Argument]) -> dict[str, Any]:
+def _sorted(call: Event, inputs: Sequence[Any]) -> dict[str, Any]:
   """Keys and places are read and written."""
   return {'bytes': 32 * inputs['embedding' in call.name].values}
 
 
-def _indexed(_: Event, inputs: Sequence[Argument]) -> dict[str, Any]:
-  """The last tensor is read, changed and written."""
-  return {'bytes': 12 * [each for each in inputs
-                         if isinstance(each, Tensor)][-1].values}
+def _indexed(_: Event, inputs: Sequence[Any]) -> dict[str, Any]:
+  """The last tensor is read, changed and written, by its rows."""
+  last = [each for each in inputs if isinstance(each, Tensor)][-1]
+  return {'multiply_adds': last.shape[0], 'bytes': 12 * last.values}
 
 
-def _embedding(call: Event, inputs: Sequence[Argument]) -> dict[str, Any]:
+def _embedding(call: Event, inputs: Sequence[Any]) -> dict[str, Any]:
   """Of lookups in a table, or of the gradient of its rows.
 
   The indices, the results and each row that occurs move once; of n draws from
-  r rows r * (1 - exp(-n / r)) are expected to occur. `multiply_adds` counts
-  every row. The arguments are weight or gradient, indices and, for bags,
+  r rows r * (1 - exp(-n / r)) are expected to occur. `multiply_adds` is the
+  number of lookups, and of a forward kernel, whose grid has a limit, `threads`
+  that of results. The arguments are weight or gradient, indices and, for bags,
   offsets; the gradient's number of rows is not a tensor.
   """
   rows, indices = inputs[:2]
@@ -221,7 +222,9 @@ def _embedding(call: Event, inputs: Sequence[Argument]) -> dict[str, Any]:
   _require(results > 0 and draws > 0 and height > 0 and len(rows.shape) > 1)
   row_bytes = rows.shape[-1] * rows.value_bytes
   each = draws / results * indices.value_bytes + row_bytes
-  return {'multiply_adds': draws * rows.shape[-1],
+  forward = {} if 'backward' in call.name else {
+      'threads': results * rows.shape[-1]}
+  return {'multiply_adds': draws, **forward,
           'bytes': results * each
                    + row_bytes * height * -math.expm1(-draws / height)}
 
