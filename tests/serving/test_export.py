@@ -29,6 +29,9 @@ KERNEL = saved_run.arrays_of(KERNELS[0])
 def exported(saved_model_dir, tmp_path_factory):
   out = str(tmp_path_factory.mktemp('served') / 'tiles' / '1')
   assert export.export(saved_model_dir, out).out == out
+  with open(os.path.join(out, export.MARK), encoding='utf-8') as file:
+    mark = json.load(file)
+  assert mark['model'] == saved_run.NAME and mark['num_ops'] == 108
   return out
 
 
@@ -133,12 +136,6 @@ def test_exported_scores_of_every_model(name, tmp_path):
 def names_in(folder):
   return sorted(os.path.relpath(os.path.join(parent, name), folder)
                 for parent, _, names in os.walk(folder) for name in names)
-
-
-def test_the_folder_says_what_model_it_is(exported):
-  with open(os.path.join(exported, export.MARK), encoding='utf-8') as file:
-    mark = json.load(file)
-  assert mark['model'] == saved_run.NAME and mark['num_ops'] == 108
 
 
 @pytest.fixture

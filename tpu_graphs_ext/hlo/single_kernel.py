@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.hlo import libtpu, protos
+from tpu_graphs_ext.hlo import libtpu, protos, tpu_compiler
 
 # What the compiler decided about the tile: it is to decide again.
 _DECISIONS = ('window_config', 'used_scoped_memory_configs', 'retry_config',
@@ -43,8 +43,7 @@ def with_tile(kernel, output_bounds: Sequence[int],
   Raises UserError if the compiler gave the kernel no tile to change.
   """
   module = renumbered(kernel)
-  root = next(node for node in protos.nodes(module)
-              if node.id == _entry(module).root_id)
+  root = tpu_compiler.root_of(module)
   config = _config_of(root)
   window = config.get('window_config')
   if not window:
@@ -60,18 +59,14 @@ def with_tile(kernel, output_bounds: Sequence[int],
   return _alone(module)
 
 
-def _entry(module):
-  return next(c for c in module.computations
-              if c.id == module.entry_computation_id)
-
-
 def _alone(module):
   """Completes a kernel's module, itself, as a program that was scheduled."""
   for node in protos.nodes(module):
     _to_main_memory(node.shape)
   for computation in module.computations:
     _set_signature(computation)
-  module.host_program_shape.CopyFrom(_entry(module).program_shape)
+    if computation.id == module.entry_computation_id:
+      module.host_program_shape.CopyFrom(computation.program_shape)
   _set_schedule(module)
   return module
 
@@ -109,8 +104,7 @@ def _config_of(node) -> dict:
 
 
 def _undecide(node) -> None:
-  config = _config_of(node)
-  if config:
+  if config := _config_of(node):
     node.backend_config = json.dumps({
         key: value for key, value in config.items()
         if key not in _DECISIONS}).encode()
