@@ -208,6 +208,22 @@ def test_usage_errors(capsys):
     assert error in usage_error(capsys, call), call
 
 
+@pytest.mark.parametrize('words, rule', [
+    ('a.pb --data=b', 'give one of the two'),
+    ('--out=a.jsonl', 'goes with --workers'),
+    ('--workers=2 --out=gs://a/b.jsonl', 'must be the path of a .jsonl'),
+    ('--scheduler=tcp://a:1', '--workers needs --out'),
+    ('--workers=2 --out=a.jsonl --shapes=f32[8]', 'workers rank files'),
+    ('--blocks=usual', '--blocks goes with one module:function'),
+    ('a:f --check', '--check and --vmem_limit go with --blocks'),
+    ('--shapes=f32[3]', '--shapes goes with module:function'),
+    ('--modules=new', '--modules goes with FILE'),
+    ('a.pb --modules=.', '--modules=.: is there already')])
+def test_flags_of_rank_that_do_not_go_together(capsys, words, rule):
+  assert cli.main(['rank', '--dir=m', *words.split()]) == 1
+  assert rule in capsys.readouterr().err
+
+
 def test_an_empty_path_is_refused(capsys, monkeypatch, tmp_path):
   monkeypatch.chdir(tmp_path)
   for call in ('sample-data --out=', 'check-data "" --json',

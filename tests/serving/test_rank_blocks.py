@@ -289,8 +289,6 @@ def test_the_command(capsys):
   assert cli.main([*flags, '--blocks=512x256x256 256x256x256', '--json']) == 0
   ranking = json.loads(capsys.readouterr().out)
   assert ranking['product']['k'] == 256 and len(ranking['choices']) == 2
-  assert cli.main(['rank', '--blocks=usual']) == 1
-  assert '--blocks goes with one module:function' in capsys.readouterr().err
 
 
 def test_from_a_model(saved_model_dir):

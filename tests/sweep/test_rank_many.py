@@ -192,16 +192,6 @@ def test_the_command(saved_model_dir, folder, tmp_path, inline, capsys):
   assert cli.main(call) == 0
 
 
-def test_flags_that_do_not_go_together(capsys):
-  for flags, rule in (
-      ('--out=a.jsonl', 'goes with --workers'),
-      ('--workers=2 --out=gs://a/out.jsonl', 'must be the path of a .jsonl'),
-      ('--scheduler=tcp://a:1', '--workers needs --out'),
-      ('--workers=2 --out=a.jsonl --shapes=f32[8]', 'workers rank files')):
-    assert cli.main(['rank', '--dir=m', *flags.split()]) == 1
-    assert rule in capsys.readouterr().err, flags
-
-
 def test_all_legal_tiles_of_files(ranked, tmp_path, monkeypatch):
   """Of HLO: a kernel that has tiles, and damage."""
   folder = tmp_path / 'hlo'
