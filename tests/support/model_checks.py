@@ -51,10 +51,11 @@ def _default_stats() -> FeatureStats:
 
 
 def make(name: str, seed: int = 1, stats: FeatureStats | None = None,
-         **kwargs) -> tf.keras.Model:
+         tiles: str = 'layout tiles', **kwargs) -> tf.keras.Model:
   """The model with the arguments of `SMALL` where `kwargs` has no others.
 
-  A name that ends in `RAW` is given `stats`; by default those of `kernels()`.
+  A name that ends in `RAW` is given `stats`, by default those of `kernels()`,
+  and what `tiles` count.
   """
   # Without TensorFlow's own seed, which Keras's first weights do not depend on:
   # setting it makes TensorFlow forget every operation that it has prepared.
@@ -65,7 +66,8 @@ def make(name: str, seed: int = 1, stats: FeatureStats | None = None,
     small = _ONE_ROUND
   if name.endswith(RAW):
     name = name[:-len(RAW)]
-    kwargs['feature_stats'] = (stats or _default_stats()).to_json()
+    kwargs['feature_stats'] = {
+        **(stats or _default_stats()).to_json(), 'tiles': tiles}
   return load_models.build(name, 10, NUM_OPS, {**small, **kwargs})
 
 
@@ -90,19 +92,6 @@ def scores_untraced(model: tf.keras.Model, kernel: Kernel,
                     stats: FeatureStats) -> np.ndarray:
   """The same without a trace: faster, where a model scores once or twice."""
   return model(tile_batches.kernel_graph(kernel, stats)).numpy()[0]
-
-
-def copied_like_the_scripts(name: str, saved: tf.keras.Model, kernel: Kernel,
-                            stats: FeatureStats, **kwargs) -> tf.keras.Model:
-  """A new model with the variables of a saved one, copied by position."""
-  model = make(name, seed=2, stats=stats, **kwargs)
-  scores(model, kernel, stats)  # Creates the variables.
-  assert len(model.trainable_variables) == len(saved.trainable_variables)
-  for target, source in zip(
-      model.trainable_variables, saved.trainable_variables):
-    assert target.shape == source.shape
-    target.assign(source)
-  return model
 
 
 def permuted_configs(kernel: Kernel, order: np.ndarray) -> Kernel:
