@@ -213,8 +213,7 @@ def test_only_models_of_elements_see_them(tiles, sees):
   kernel = dot_kernel((64, 96), (96, 80), (64, 80), [(16, 32), (32, 16)],
                       [(8, 32), (8, 16)])
   stats = checks.stats_of([kernel])
-  model = checks.make('MyEarlyJoinSAGE', feature_stats={
-      **stats.to_json(), 'tiles': tiles})
+  model = checks.make('MyEarlyJoinSAGE' + checks.RAW, stats=stats, tiles=tiles)
   checks.scores_untraced(model, kernel, stats)
   rng = np.random.default_rng(0)
   model._scorer.kernel.assign(rng.normal(size=model._scorer.kernel.shape))
@@ -232,8 +231,8 @@ def test_the_analytic_time_counts_whole_waves_of_elements():
   stats = checks.stats_of([kernel])
   for tiles, work in (('elements', np.array([2 / (133 / 132), 132])),
                       ('layout tiles', np.ones(2))):
-    model = checks.make('AnalyticTileModel', feature_stats={
-        **stats.to_json(), 'tiles': tiles})
+    model = checks.make(
+        'AnalyticTileModel' + checks.RAW, stats=stats, tiles=tiles)
     scores = checks.scores_untraced(model, kernel, stats)
     c, n = model.constants(), counts_of(kernel, tiles)
     memory = n['crowding'] * (n['moved_bytes'] / c['bytes_per_ns']
@@ -322,22 +321,11 @@ def test_what_tiles_count_is_what_most_kernels_say():
 
 @pytest.mark.parametrize('name', ['AnalyticTileModel', 'MyEarlyJoinSAGE'])
 def test_the_machine_is_the_one_of_the_tiles(name):
-  stats = checks.stats_of(checks.kernels()).to_json()
   for tiles, lanes, vector_ns in (('layout tiles', 128, 0.9),
                                   ('elements', 1, 0.9 / 1024)):
-    model = checks.make(name, feature_stats={**stats, 'tiles': tiles})
+    model = checks.make(name + checks.RAW, tiles=tiles)
     model._statistics.build(None)
     model._machine.build(None)
     hardware = models._Geometry.hardware(model._statistics)
     assert float(hardware.lanes) == lanes
     assert model.constants()['vector_ns'] == pytest.approx(vector_ns)
-
-
-def test_chunks_of_tiles_in_elements_score_like_all_at_once():
-  stats = checks.stats_of(checks.kernels())
-  model = checks.make('MyEarlyJoinSAGE', feature_stats={
-      **stats.to_json(), 'tiles': 'elements'})
-  kernel = checks.kernels()[0]
-  np.testing.assert_allclose(
-      checks.scores(model, kernel, stats),
-      checks.scores_untraced(model, kernel, stats), **checks.CLOSE)

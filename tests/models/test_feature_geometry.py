@@ -7,7 +7,6 @@ import pytest
 
 from support import feature_tiles, tiny_hlo, tiny_kernels
 from support import model_checks as checks
-from tpu_graphs_ext import load_models
 from tpu_graphs_ext.analytic import explain, geometry
 from tpu_graphs_ext.data import read, schema
 from tpu_graphs_ext.data.kernel import Kernel
@@ -16,15 +15,7 @@ from tpu_graphs_ext.engine import metrics
 from tpu_graphs_ext.hlo import protos, tuning
 from tpu_graphs_ext.sample import write
 
-models = load_models.models_module()
-
-
-def tensorflow_counts(kernel, stats, model_stats=None, tiles='layout tiles'):
-  """Name -> float64 [configs], from scaled features."""
-  geo, loops, cut = feature_tiles.tensorflow_tiles(
-      kernel, stats, model_stats, tiles)
-  return {name: value.numpy()[0].astype(float)
-          for name, value in geo.counts(loops, cut)[0]._asdict().items()}
+counts_of = feature_tiles.counts_of
 
 
 @pytest.fixture(scope='module')
@@ -65,9 +56,9 @@ def test_other_statistics_are_told_by_whole_numbers(sample):
                           for table in (train.node, train.config)))
   both = {**train.to_json(), 'all_kernels': larger.to_json()}
   for kernel in sample[:5]:
-    expected = tensorflow_counts(kernel, train)
+    expected = counts_of(kernel, 'layout tiles', train)
     for stats in (train, larger):
-      counts = tensorflow_counts(kernel, stats, model_stats=both)
+      counts = counts_of(kernel, 'layout tiles', stats, both)
       for name in counts:
         np.testing.assert_allclose(counts[name], expected[name], rtol=1e-5)
 
@@ -122,10 +113,8 @@ def degenerate_kernels():
 
 def test_degenerate_kernels_have_finite_counts():
   for kernel in degenerate_kernels():
-    stats = checks.stats_of([kernel])
     loops, = geometry.loops_of([kernel])
-    for counts in (tensorflow_counts(kernel, stats, tiles='elements'),
-                   tensorflow_counts(kernel, stats),
+    for counts in (counts_of(kernel, stats=checks.stats_of([kernel])),
                    loops.counts(loops.tiles_of(kernel.config_feat))):
       for name, values in counts.items():
         assert values.shape == (kernel.num_configs,)

@@ -79,14 +79,21 @@ def test_a_vector_in_one_layout_tile_stays():
       4 * (64 * 256 + 256 * 512 + 1024 + 64 * 512)])
 
 
-def test_a_products_operands_are_held_twice_but_not_what_they_are_scaled_by():
-  """f32 ([32, 128] * [128]) x [128, 128]; the vector has 1024 in memory."""
+@pytest.mark.parametrize('image, held', [
+    # [32, 128] * [128]; the vector has 1024 in memory.
+    ([(READ, (128,), []), (READ, (32, 128), []),
+      ('multiply', (32, 128), [0, 1])], 1024 + 2 * 32 * 128),
+    # The sum of ten, which are not the operand either.
+    ([(READ, (10, 32, 128), []),
+      ('reduce', (32, 128), [0], {'dimensions': (0,)})], 10 * 32 * 128)])
+def test_a_products_operands_are_held_twice_but_not_what_they_are_made_of(
+    image, held):
+  """f32 [32, 128] x [128, 128]."""
+  last = len(image)
   counts = counts_of(
-      [(READ, (128,), []), (READ, (32, 128), []),
-       ('multiply', (32, 128), [0, 1]), (READ, (128, 128), []),
-       ('dot', (32, 128), [2, 3])], [(4, 1)], [(16, 1)])
-  assert counts['footprint_bytes'] == 4 * (
-      1024 + 2 * 32 * 128 + 2 * 128 * 128 + 32 * 128)
+      [*image, (READ, (128, 128), []), ('dot', (32, 128), [last - 1, last])],
+      [(4, 1)], [(16, 1)])
+  assert counts['footprint_bytes'] == 4 * (held + 2 * 128 * 128 + 32 * 128)
 
 
 # --- Groups ------------------------------------------------------------------

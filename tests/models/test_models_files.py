@@ -1,14 +1,20 @@
-"""What models.py and layout_models.py must be to be handed in alone."""
+"""What models.py and layout_models.py must be to be handed in alone, and what
+the baseline's scripts need of them."""
 
 import ast
+import itertools
+import os
 import re
 import sys
 
+import numpy as np
 import pytest
 
 from support import imported
+from support import model_checks as checks
 from support.places import PROJECT
-from tpu_graphs_ext import load_models
+from tpu_graphs_ext import load_models, models
+from tpu_graphs_ext.tasks import tile_batches
 
 FILES = {'tile': 'models.py', 'layout': 'layout_models.py'}
 SOURCES = {task: (PROJECT / name).read_text() for task, name in FILES.items()}
@@ -65,3 +71,47 @@ def test_the_shared_chapter_is_the_same_in_both_files():
     chapters.append(re.split(
         r'^# -+ chapter: ', text[heading.end():], flags=re.MULTILINE)[0])
   assert chapters[0] == chapters[1] and chapters[0].count('\ndef ') >= 3
+
+
+def test_the_layout_baselines_op_embedding_is_there():
+  kernel = checks.kernels()[0]
+  graph = tile_batches.kernel_graph(kernel, checks.stats_of([kernel]))
+  layer = models._OpEmbedding(checks.NUM_OPS, 5)
+  embedded = layer(graph).node_sets['op']['op_e']
+  table = layer.embedding_layer.embeddings.numpy()
+  np.testing.assert_array_equal(embedded, table[kernel.node_opcode])
+
+
+def test_the_layout_baselines_mlp_is_there():
+  """Two layers of ones without bias on [1, 2]: 2 * relu(3) = 6."""
+  mlp = models._mlp([2, 1], 'relu', use_bias=False)
+  x = np.array([[1., 2.]], np.float32)
+  mlp(x)
+  assert [weight.shape for weight in mlp.weights] == [(2, 2), (2, 1)]
+  for weight in mlp.weights:
+    weight.assign(np.ones(weight.shape))
+  np.testing.assert_array_equal(mlp(x), [[6.]])
+
+
+# --- Threads of an operation in the baseline's scripts ------------------------
+
+VARIABLE = 'TF_NUM_INTRAOP_THREADS'
+TRAINER, RANKER = '/somewhere/tiles_train.py', '/somewhere/tiles_evaluate.py'
+
+
+@pytest.mark.parametrize('script, cores, threads, expected', [
+    (TRAINER, 4, None, '1'), (TRAINER, 5, None, None), (RANKER, 3, None, None),
+    (TRAINER, 2, '2', '2'),  # What is set already stays.
+])
+def test_on_few_cores_the_baselines_scripts_get_one(
+    monkeypatch, script, cores, threads, expected):
+  tree = ast.parse(SOURCES['tile'])
+  tree.body = list(itertools.takewhile(
+      lambda node: not isinstance(node, ast.ClassDef), tree.body))
+  variables = {} if threads is None else {VARIABLE: threads}
+  monkeypatch.setattr(os, 'environ', variables)
+  monkeypatch.setattr(os, 'cpu_count', lambda: cores)
+  monkeypatch.setattr(sys, 'argv', [script])
+  exec(compile(tree, models.__file__, 'exec'), {'__name__': 'head_of_models'})
+  assert variables.get(VARIABLE) == expected
+  assert variables.keys() <= {VARIABLE}  # models.py sets nothing else.

@@ -230,9 +230,9 @@ def test_first_layers_on_columns_in_their_own_units():
     ('EarlyJoinResGCN', res_gcn, {'hidden_dim': 6}),
     ('EarlyJoinResGCN', res_gcn, {'hidden_dim': 6, 'directed': True}),
     ('LateJoinResGCN', res_gcn, {'hidden_dim': 6}),
-    ('EarlyJoinConcatPoolSAGE', concat_pool_sage, {
+    *((f'{join}JoinConcatPoolSAGE', concat_pool_sage, {
         'widths': [6, 5], 'head_widths': [4], 'hidden_activation':
-        'leaky_relu'}),
+        'leaky_relu'}) for join in ('Early', 'Late')),
     ('MLP', mlp, {'hidden_dim': 6})])
 def test_scores_are_those_of_replicated_columns(name, encode, kwargs):
   model = randomised(name, **kwargs)

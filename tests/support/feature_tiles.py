@@ -58,12 +58,12 @@ def tensorflow_tiles(kernel, stats, model_stats=None,
       loops, statistics.raw('config', inputs.config_feats))
 
 
-def counts_of(kernel, tiles='elements') -> dict:
-  """Name -> float64 [configs] of models.py."""
-  stats = checks.stats_of([kernel, dataclasses.replace(
+def counts_of(kernel, tiles='elements', stats=None, model_stats=None) -> dict:
+  """Name -> float64 [configs] of models.py; arguments: `tensorflow_tiles`."""
+  stats = stats or checks.stats_of([kernel, dataclasses.replace(
       kernel, node_feat=kernel.node_feat + 7,
       config_feat=kernel.config_feat + 7, tile_id='other_0')])
-  geo, loops, cut = tensorflow_tiles(kernel, stats, tiles=tiles)
+  geo, loops, cut = tensorflow_tiles(kernel, stats, model_stats, tiles)
   return {name: value.numpy()[0].astype(float)
           for name, value in geo.counts(loops, cut)[0]._asdict().items()}
 
