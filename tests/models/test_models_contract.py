@@ -28,7 +28,7 @@ CASES = [
     'EarlyJoinConcatPoolSAGE', 'EnsembleRanker']
 # Its layers are those of another model, and saving takes seconds.
 SAVED_LIKE_ANOTHER = {
-    'LateJoinSAGE', 'LateJoinResGCN', 'LateJoinGCN', 'LateJoinGAT',
+    'LateJoinSAGE', 'LateJoinResGCN', 'EarlyJoinGCN', 'EarlyJoinGAT',
     'EarlyJoinConcatPoolSAGE', 'MyEarlyJoinSAGE',
     'AnalyticTileModel' + checks.RAW}
 KERNELS = checks.kernels()
