@@ -43,14 +43,10 @@ def source_kernel_of(module) -> kernel_sources.SourceKernel:
 
 def measured(source_kernel, bounds, times):
   """The same with runs; the first is the default."""
-  config_feat = np.zeros((len(bounds), 24), np.float32)
-  start = schema.CONFIG_GROUPS['output_bounds'].start
-  config_feat[:, start:start + len(bounds[0])] = bounds
-  return dataclasses.replace(
-      source_kernel, kernel=dataclasses.replace(
-          source_kernel.kernel, config_feat=config_feat,
-          runtime_ns=np.array(times),
-          normalizer_ns=np.full(len(times), times[0])))
+  return dataclasses.replace(source_kernel, kernel=dataclasses.replace(
+      source_kernel.kernel, config_feat=features.config_features([], bounds),
+      runtime_ns=np.array(times),
+      normalizer_ns=np.full(len(times), times[0])))
 
 
 def with_window(source_kernel, bounds, cycles=None, **fields):
@@ -105,17 +101,10 @@ def test_runs_of_the_file_give_the_default_and_times(source_kernel):
 
 def test_tiles_that_count_elements_are_not_taken_for_a_tpus(source_kernel):
   """256 x 2,048 elements are 32 x 16 layout tiles; 64 x 512 would exceed."""
-  kernel = source_kernel_of(elementwise([256, 2048])).kernel
-  for bounds, refused in (((64, 512), True), ((32, 16), False)):
-    listed = dataclasses.replace(
-        source_kernel,
-        kernel=kernel_sources.never_timed(kernel, features.config_features(
-            [], bounds)[np.newaxis]))
-    if refused:
-      with pytest.raises(UserError, match='count elements, not layout'):
-        tile_search.rank_kernel(ranker_of(source_kernel), listed)
-    else:
-      tile_search.rank_kernel(ranker_of(source_kernel), listed)
+  large = source_kernel_of(elementwise([256, 2048]))
+  rank_kernel(ranker_of(source_kernel), measured(large, [[32, 16]], [5]))
+  with pytest.raises(UserError, match='count elements, not layout'):
+    rank_kernel(ranker_of(source_kernel), measured(large, [[64, 512]], [5]))
 
 
 def test_nodes_and_tiles_outside_the_training_data_are_named(
