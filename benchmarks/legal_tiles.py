@@ -37,6 +37,7 @@ from tpu_graphs_ext.analytic.machines import MACHINES
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.data.schema import MAX_DIMS
 from tpu_graphs_ext.hlo import features, protos, tpu_compiler, tuning
+from tpu_graphs_ext.hlo import tiles as layouts
 from tpu_graphs_ext.sample import kernels as sample
 
 INFEASIBLE = 10 ** 9  # Cycles, and more.
@@ -78,7 +79,9 @@ def of_programs(folder: str, tpu: str, but: list[str]) -> Iterator[Weighed]:
       key = (graph.node_feat.tobytes(), graph.edge_index.tobytes())
       if key not in seen:
         seen.add(key)
-        yield from _weighed(loops_of(graph, tpu), kernel.window, tiles)
+        loops = loops_of(graph, tpu)
+        loops.tall = layouts.tall_tensors(kernel.module)
+        yield from _weighed(loops, kernel.window, tiles)
 
 
 def _weighed(loops, window, logged) -> Iterator[Weighed]:

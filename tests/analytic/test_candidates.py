@@ -85,20 +85,74 @@ def test_an_update_in_place_loops_over_what_it_writes():
       [2, 1], [4, 2, 1], [4, 2, 1]]
 
 
-def test_operands_of_a_v7x_have_16_rows_and_its_blocks_256_columns():
-  """bf16 [64, 512] x [512, 640]: 8 of 8 rows, 5 of 128 columns, 64 summands."""
-  of = {tpu: candidates.choices_of(loops_of(
-      product(64, 512, 640, element_type='BF16'), MACHINES[tpu]))
-        for tpu in MACHINES}
-  assert of.pop('v7x') == [[8, 4, 2], [5, 4, 3, 2, 1], [64, 32, 16]]
-  for choices in of.values():
-    assert choices == [[8, 4, 3, 2, 1], [5, 3, 2, 1], [64, 32, 16]]
+def in_tall_tiles(module, names, rows):
+  """The module, with layout tiles of so many rows of these instructions."""
+  for computation in module.computations:
+    for node in computation.instructions:
+      if node.name in names:
+        node.shape.layout.tiles.add(dimensions=(rows, 128))
+  return module
+
+
+def test_layout_tiles_of_16_or_32_rows_are_not_cut():
+  """bf16 [64, 512] x [512, 384]: 8 of 8 rows, 3 of 128 columns, 64 summands."""
+  def made(element_type='BF16'):
+    return product(64, 512, 384, element_type=element_type)
+
+  left, right, result = (node.name for node in made().computations[
+      -1].instructions)
+  plain = [8, 4, 3, 2, 1], [3, 2, 1], [64, 32, 16]
+  assert candidates.choices_of(loops_of(made())) == [*plain]
+  for name in left, result:  # Rows of both.
+    assert candidates.choices_of(loops_of(in_tall_tiles(
+        made(), {name}, 16))) == [[8, 4, 2], *plain[1:]]
+  # The right one's rows are whole lanes of the left one.
+  assert candidates.choices_of(loops_of(in_tall_tiles(
+      made(), {right}, 16))) == [*plain]
+  assert candidates.choices_of(loops_of(in_tall_tiles(
+      made('S8'), {left}, 32)))[0] == [8, 4]
+  # Tensors of 8 rows, which any of 4 bytes has.
+  assert candidates.choices_of(loops_of(in_tall_tiles(
+      made('F32'), {left}, 8)))[0] == plain[0]
+  # Kernels without a product cut them.
+  assert candidates.choices_of(loops_of(in_tall_tiles(
+      elementwise([64, 256], None, 'BF16'), {'parameter.10', 'tanh.11'},
+      16))) == [plain[0], [2, 1]]
+
+
+def test_blocks_of_a_v7x_also_have_256_columns():
+  for tpu, machine in MACHINES.items():
+    assert candidates.choices_of(loops_of(
+        product(64, 512, 640, element_type='BF16'), machine))[1] == (
+            [5, 4, 3, 2, 1] if tpu == 'v7x' else [5, 3, 2, 1])
   assert candidates.choices_of(loops_of(
       product(848, 512, 384), MACHINES['v7x']))[0][1:4] == [64, 53, 48]
-  # Not rows that are no multiple of 16, or have four bytes.
-  for rows, element_type in ((72, 'BF16'), (64, 'F32')):
-    assert 3 in candidates.choices_of(loops_of(
-        product(rows, 512, 640, element_type=element_type), MACHINES['v7x']))[0]
+
+
+@pytest.mark.parametrize(('window', 'listed'), [
+    ((1, 1, 5), [[9, 5, 3, 2, 1], [6, 5, 4, 3, 2, 1], [3]]),
+    ((1, 5, 1), [[9, 5, 3, 2, 1], [6], [3, 2, 1]])])
+def test_windows_in_rows_or_columns_are_not_cut(window, listed):
+  """Sums of 5 columns or rows of [9, 48, 384], as of a running maximum."""
+  module = elementwise([9, 48, 384], opcode='reduce-window')
+  for size in window:
+    module.computations[0].instructions[1].window.dimensions.add(
+        size=size, stride=1, window_dilation=1, base_dilation=1)
+  assert candidates.choices_of(loops_of(module))[:3] == listed
+
+
+def test_an_operand_that_is_a_slice_has_whole_lanes_too():
+  """[32, 512] x [32, 2048] over 32; the first is one of 35 in lanes of 512."""
+  module = protos.HloModuleProto(name='slice', entry_computation_id=1)
+  entry = module.computations.add(id=1, root_id=13)
+  add(entry, 10, 'parameter', [35, 32, 512])
+  add(entry, 11, 'parameter', [32, 2048], parameter_number=1)
+  add(entry, 12, 'fusion', [32, 512], operands=[10])
+  root = add(entry, 13, 'convolution', [512, 2048], operands=[12, 11])
+  numbers = root.convolution_dimension_numbers
+  numbers.input_batch_dimension = numbers.output_feature_dimension = 1
+  numbers.kernel_output_feature_dimension = 1
+  assert candidates.choices_of(loops_of(module))[0] == [64, 32, 16]
 
 
 @pytest.mark.parametrize(('dims', 'cut_by'), [

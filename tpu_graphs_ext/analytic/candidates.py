@@ -113,9 +113,13 @@ def _bounds(loops: Loops, place: int) -> list[int]:
   unit, machine = int(loops.unit[place]), loops.machine
   units, step = -(-int(loops.written[place]) // unit), _step(loops, place)
   bounds = tiles.bound_candidates(units, step)
-  # Of products also 128 elements at a time, and as many as move together.
-  rows = machine.operand_rows // tiles.SUBLANES
-  for columns in {tiles.LANES, tiles.LANES * rows} if loops.is_product else ():
+  if place < loops.rank and unit > 1 and loops.windows[place] > 1:
+    return [units]  # Windows in rows or columns are not cut,
+  if place == loops.rank - 2 and step == 1 and loops.windows[place + 1] > 1:
+    return list(range(units, 0, -1))  # and beside columns all rows are tried.
+  # Of products also 128 elements at a time, or 256.
+  for columns in (
+      {tiles.LANES, machine.block_columns} if loops.is_product else ()):
     if unit > 1 and (step == 1 or columns > tiles.LANES):
       bounds = sorted({*bounds, *tiles.bound_candidates(
           units, math.lcm(step, max(1, columns // unit)))}, reverse=True)
@@ -138,8 +142,10 @@ def _cuts_result_lanes(loops: Loops, place: int) -> bool:
   """Whether a loop follows a result's lanes, of which tiles take whole ones."""
   streams = loops.nest.streams
   # Fewer are whole if they are rows elsewhere, or by the machine's rule.
+  has_columns = streams.follows[:, loops.axes[loops.rank - 1], np.newaxis] > 0
   is_long = (streams.size >= tiles.LANES) | (
-      (streams.unit < loops.machine.cut_unit) & (loops.unit[place] > 1))
+      (streams.unit < loops.machine.cut_unit) & (loops.unit[place] > 1)
+      & ~has_columns)
   return bool(((streams.kind[:, np.newaxis] == geometry.OUTPUT)
                & (_elements(loops)[..., loops.axes[place]] > 0) & is_long
                & (streams.unit >= tiles.LANES)).any())
@@ -148,24 +154,28 @@ def _cuts_result_lanes(loops: Loops, place: int) -> bool:
 def _step(loops: Loops, place: int) -> int:
   """Layout tiles that a tile must not split."""
   axis, in_lanes = loops.axes[place], max(1, tiles.LANES // loops.unit[place])
-  streams, machine = loops.nest.streams, loops.machine
-  elements = _elements(loops)
+  streams, elements = loops.nest.streams, _elements(loops)
   of_output, of_taps = np.split(elements, 2, axis=2)
   follows = elements[..., axis] > 0
   is_window = of_output.any(2) & of_taps.any(2)
   # Whole elements of an image with zeros in between.
   scale = of_output.sum(2)[follows & is_window]
   steps = np.rint(1 / scale[scale < 1]).astype(int).tolist()
-  # Whole lanes of a product's operands, of windows, and of results.
-  if (follows & (streams.copies > 0) & (streams.unit >= tiles.LANES)).any() or (
+  # A product's operands, or all that one without a stream is computed from.
+  is_operand, kind = streams.copies > 0, streams.kind[:, np.newaxis]
+  for side in range(geometry.INPUT):
+    is_operand |= (kind == side) & ~(is_operand & (kind == side)).any()
+  # Whole lanes of operands, of windows, and of results.
+  if (follows & is_operand & (streams.unit >= tiles.LANES)).any() or (
       _cuts_result_lanes(loops, place)) or (
-          not loops.is_product and (axis, tiles.LANES) in loops.kernel_axes):
+          loops.is_pooling and loops.windows[loops.rank - 1] < 2
+          and (axis, tiles.LANES) in loops.kernel_axes):
     steps.append(in_lanes)
-  # Whole rows of 16-bit operands.
-  rows = machine.operand_rows // tiles.SUBLANES
-  if rows > 1 and loops.unit[place] == tiles.SUBLANES and (
-      follows & (streams.unit == tiles.SUBLANES) & (streams.copies > 0)
-      & (np.rint(_element_bytes(streams)) == 2)
-      & (streams.size % machine.operand_rows == 0)).any():
-    steps.append(rows)
+  # Whole layout tiles of 16 or 32 rows.
+  if loops.is_product and loops.unit[place] == tiles.SUBLANES:
+    in_rows = (follows & (streams.unit == tiles.SUBLANES)).any(1)
+    rows = np.rint(32 / _element_bytes(streams)).astype(int)
+    steps += [row // tiles.SUBLANES for row, *sizes in np.hstack([
+        rows, streams.size.astype(int)])[in_rows].tolist()
+              if (row, *sizes) in loops.tall]
   return math.lcm(*map(int, steps))

@@ -21,7 +21,7 @@ from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.data.schema import DEFAULT_TPU
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.hlo.tiles import LANES
+from tpu_graphs_ext.hlo.tiles import LANES, physical_dims
 
 INPUT, OUTPUT = 2, 3  # Kinds of streams, besides those of a product.
 _WIDTH, _DIMS = len(schema.NODE_FEATURES), schema.MAX_DIMS
@@ -47,14 +47,18 @@ class Loops:
     products: number of convolutions and matrix products; with several, the
       loops are the last one's.
     is_product, is_pooling: whether there is one; whether windows are reduced.
+    tall: `hlo.tiles.tall_tensors` of the kernel, which features do not tell.
+    windows: int [rank], elements of a pooling's window.
   """
 
   def __init__(self, nest: Any, machine: Machine = MACHINES[DEFAULT_TPU]):
+    self.tall: frozenset[tuple[int, ...]] = frozenset()
     self.nest = nest._replace(hardware=nest.hardware._replace(
         matrix_side=np.float32(machine.matrix_unit)))
     self.machine = machine
     self.axes = np.flatnonzero(nest.is_loop[0])
     self.rank = int((self.axes < _DIMS).sum())
+    self.windows = np.ones(self.rank, np.int64)
     unit, size = (table[0].astype(np.int64) for table in (nest.unit, nest.size))
     self.unit, self.size = unit[self.axes], size[self.axes]
     self.written = self.size.copy()
@@ -176,7 +180,20 @@ def loops_of(kernels: Sequence[Kernel],
       np.array([k.num_nodes for k in kernels], np.int32))
   nests = (_loops if len(kernels) > 1 else _traced_loops())(
       *map(tf.constant, arrays))
-  return _apart(tf.nest.map_structure(np.asarray, nests), machine)
+  every = _apart(tf.nest.map_structure(np.asarray, nests), machine)
+  for loops, kernel in zip(every, kernels):
+    if loops.is_pooling:
+      loops.windows = _windows(kernel, loops.rank)
+  return every
+
+
+def _windows(kernel: Kernel, rank: int) -> np.ndarray:
+  """int64 [rank], of the last node that reduces windows."""
+  node = _widened(kernel.node_feat, _WIDTH)[
+      kernel.node_opcode == schema.OPCODES['reduce-window']][-1].astype(int)
+  sizes, order = (node[schema.NODE_GROUPS[name]] for name in (
+      'window_size', 'layout_minor_to_major'))
+  return sizes[physical_dims(order[:rank], rank)]
 
 
 def _widened(table: np.ndarray, width: int) -> np.ndarray:

@@ -44,7 +44,7 @@ class Machine:
   vmem_limit_bytes: int  # Of a Pallas kernel that does not name a limit.
   accumulates: bool = False  # The matrix unit adds to its last result itself.
   tile_ns: tuple[float, ...] = ()
-  operand_rows: int = 8  # Of 16-bit operands of a product that move together.
+  block_columns: int = 128  # Of a product: its blocks also come in multiples.
   # Fewer than 128 columns of a result are cut if a layout tile has so many.
   cut_unit: int = 1024
   divides: bool = True  # Tiles of a result's columns must be equally large.
@@ -52,7 +52,7 @@ class Machine:
   copies: bool = False
   # Of blocks, in `vmem_limit_bytes`: of products, poolings, other kernels.
   # More than 1, for some tensors need no blocks: they are held on the chip.
-  fills: tuple[float, float, float] = (1.5, 0.85, 1.0)
+  fills: tuple[float, float, float] = (1.5, 0.95, 1.0)
 
   @property
   def constants(self) -> TpuConstants:
@@ -78,14 +78,14 @@ MACHINES = {
     'v4': Machine(614, 137.5e3, '', 128, 16 * _MIB, 16 * _MIB, tile_ns=_V5P_NS,
                   cut_unit=2048),
     'v5e': Machine(819, 197e3, 'int8', 128, 128 * _MIB, 16 * _MIB,
-                   tile_ns=(2400, 94, 0.37, 2.2), fills=(2.0, 0.85, 1.0)),
+                   tile_ns=(2400, 94, 0.37, 2.2), fills=(2.0, 1.1, 1.0)),
     'v5p': Machine(1382, 229.5e3, 'int8', 128, 64 * _MIB, 16 * _MIB,
                    tile_ns=_V5P_NS, cut_unit=2048),
     'v6e': Machine(1640, 918e3, 'int8', 256, 128 * _MIB, 32 * _MIB,
-                   tile_ns=(2700, 149, 1.26, 0.56), fills=(2.0, 0.85, 1.0)),
+                   tile_ns=(2700, 149, 1.26, 0.56), fills=(2.0, 1.1, 1.0)),
     'v7x': Machine(3690, 1153e3, 'fp8', 256, 64 * _MIB, 32 * _MIB,
                    accumulates=True, tile_ns=(1900, 160, 0.88, 0.105),
-                   operand_rows=16),
+                   block_columns=256),
 }
 # Those whose tiles nobody measured or saw the compiler weigh; their rules for
 # legal tiles and their `tile_ns` are another generation's.

@@ -2,7 +2,8 @@
 
 A tensor is stored in layout tiles of 8 x 128 elements along the two most minor
 physical dimensions, or of 1024 elements at rank 1. A layout tile has only 2 or
-4 rows if that holds them all: HLO has T(4,128) for [3, 32] and [4, 64].
+4 rows if that holds them all: HLO has T(4,128) for [3, 32] and [4, 64]. Some
+tensors of 1 or 2 bytes have 32 or 16, as the compiler thinks best.
 
 Tile bounds count layout tiles, one bound for each physical dimension, most
 major first: `output_bounds` of the tiled tensor, `kernel_bounds` of a
@@ -15,6 +16,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
+
+from tpu_graphs_ext.data.schema import MAX_DIMS
 
 LANES = 128  # Elements of a layout tile on the most minor dimension.
 SUBLANES = 8  # The same on the second most minor.
@@ -46,6 +50,27 @@ def physical_dims(minor_to_major: Sequence[int], rank: int) -> list[int]:
   """
   dims = [int(dim) for dim in minor_to_major][::-1]
   return dims if sorted(dims) == list(range(rank)) else list(range(rank))
+
+
+def tall_tensors(module: Any) -> frozenset[tuple[int, ...]]:
+  """The tensors that a compiled kernel reads or writes, and a TPU stores in
+  layout tiles of 16 (of 2-byte elements) or 32 rows (of 1 byte).
+
+  Each as its rows and six sizes, most major first, then ones.
+  """
+  tall = set()
+  for computation in module.computations:
+    if computation.id != module.entry_computation_id:
+      continue
+    for node in computation.instructions:
+      for shape in node.shape.tuple_shapes or [node.shape]:
+        layout, rank = shape.layout, len(shape.dimensions)
+        rows = layout.tiles[0].dimensions[0] if layout.tiles else 0
+        if 2 <= rank <= MAX_DIMS and SUBLANES < rows < LANES:
+          dims = physical_dims(layout.minor_to_major, rank)
+          tall.add((rows, *(shape.dimensions[dim] for dim in dims),
+                    *[1] * (MAX_DIMS - rank)))
+  return frozenset(tall)
 
 
 def bound_candidates(units: int, step: int = 1) -> list[int]:

@@ -23,6 +23,7 @@ from tpu_graphs_ext.engine.settings import TOP_CONFIGS
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import features, kernel_sources
 from tpu_graphs_ext.hlo.kernel_sources import never_timed
+from tpu_graphs_ext.hlo.tiles import tall_tensors
 from tpu_graphs_ext.serving import compiler_report, tile_ranking
 from tpu_graphs_ext.tasks import feature_stats
 from tpu_graphs_ext.tasks.tile import LoadSettings
@@ -67,6 +68,8 @@ def rank_source(ranker: scoring.Ranker, source: kernel_sources.Source,
   for kernel, loops in tqdm(
       list(zip(ranked, nests)), 'kernels', unit='kernel', disable=None,
       leave=False):
+    if kernel.compiled.module is not None:
+      loops.tall = tall_tensors(kernel.compiled.module)
     try:
       kernels.append(rank_kernel(ranker, kernel, top_k, loops=loops))
     except UserError as error:
