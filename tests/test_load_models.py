@@ -4,6 +4,7 @@ import os
 import traceback
 
 import pytest
+import tensorflow as tf
 
 from tpu_graphs_ext import load_models
 from tpu_graphs_ext.errors import UserError
@@ -25,6 +26,11 @@ class Model(tf.keras.Model):
   def __init__(self, num_configs, num_ops, width=Sizes().width):
     super().__init__()
     self.width = width
+
+  def call(self, x):
+    if tf.reduce_sum(x) > 0:  # AutoGraph converts it.
+      return x + {number}
+    return x - {number}
 
 
 def source():
@@ -56,6 +62,9 @@ def test_an_edited_file_is_imported_anew(tmp_path):
   # What was made before keeps its own lines, which AutoGraph converts.
   for module, number in ((first, 1), (second, 2)):
     assert f'# {number}' in module.source()
+    converted = tf.function(module.Model(10, 5).call)
+    assert [float(converted(tf.constant(x))) for x in (1.0, -1.0)] == [
+        1 + number, -1 - number]
     with pytest.raises(ValueError) as error:
       module.fail()
     assert f"'here')  # {number}" in ''.join(
