@@ -137,6 +137,12 @@ WRONG = [
     ({'configs': True}, {}, 'its configs must be a whole number from 1'),
     ({}, {'opcodes': [1.0]}, 'its opcodes must be a list of whole numbers'),
     ({}, {'settings': []}, 'its settings must be an object'),
+    ({}, {'settings': {'data_root': 1}}, 'its data_root must be text'),
+    ({'data_root': 1}, {}, 'its data_root must be text'),
+    ({}, {'train_curve': {'a': [True]}}, 'must be lists of numbers by name'),
+    ({}, {'final_error': {'val': 1}}, 'must be numbers by split and number'),
+    ({}, {'models_py': {'sha256': 1}}, 'its models_py must be texts by name'),
+    ({}, {'num_ops': 65537}, 'its num_ops must be a whole number from 1 to'),
     ({}, {'feature_stats': {}}, 'statistics cannot be read'),
     *(({}, {'feature_stats': {'node': {**STATS, **wrong}, 'config': STATS}},
        'minimum and maximum must be lists of finite')
@@ -148,6 +154,10 @@ def test_a_run_file_is_not_trusted(tmp_path):
   for run in (RUN_INFO, GOOD):
     assert artifacts.read_run_file(
         artifacts.save_run_file(run, str(tmp_path), TILE)) == run
+  with pytest.raises(UserError, match=r'its num_ops must be .* it is None'):
+    artifacts.read_run_file(artifacts.save_run_file(
+        {**RUN_INFO, 'feature_stats': GOOD['feature_stats']}, str(tmp_path),
+        TILE))
   for args, changes, message in WRONG:
     run = {**GOOD, **changes, 'args': {**GOOD['args'], **args}}
     path = artifacts.save_run_file(run, str(tmp_path), TILE)
