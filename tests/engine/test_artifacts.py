@@ -179,23 +179,21 @@ def test_full_disk_keeps_the_last_good_model(trained, tmp_path):
                     capture_output=True).returncode:
     pytest.skip('needs the right to mount a small disk')
   try:
-    root = trained.run_info['settings']['data_root']
-    settings = tiny_models.tiny_settings(root, disk, epochs=1)
-    with eager_training.eager_steps():
-      good = train.train(settings)
+    good = tiny_handin.copy_run(trained.model_dir, disk)
     kernel = tiny_kernels.chain()
-    scores = load(good.model_dir).scores(kernel)
+    scores = load(good).scores(kernel)
     full = disk / 'full'
     with contextlib.suppress(OSError), full.open('wb', buffering=0) as file:
       while True:
         file.write(bytes(4096))
     with pytest.raises(UserError, match=r'cannot be written.*No space left'):
-      train.train(settings)
+      train.train(tiny_models.tiny_settings(
+          trained.run_info['settings']['data_root'], disk, epochs=1))
     model = types.SimpleNamespace(save=lambda path, **_: pathlib.Path(
         path, 'saved_model.pb').write_bytes(bytes(10 ** 6)))
     with pytest.raises(UserError, match=r'cannot be written.*free some space'):
-      artifacts.save_run(model, good.run_info, str(disk), TILE)
-    np.testing.assert_array_equal(load(good.model_dir).scores(kernel), scores)
+      artifacts.save_run(model, trained.run_info, str(disk), TILE)
+    np.testing.assert_array_equal(load(good).scores(kernel), scores)
     assert not [name for name in os.listdir(disk) if name.endswith('.tmp')]
   finally:
     subprocess.run(['umount', disk], check=True)

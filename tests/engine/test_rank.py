@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from support import eager_training, tiny_kernels, tiny_models
-from tpu_graphs_ext.data import schema
+from tpu_graphs_ext.data import read, schema
 from tpu_graphs_ext.engine import rank, scoring
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.tasks.tile import LoadSettings
@@ -80,16 +80,16 @@ def test_unmeasured_and_identical_configurations():
 # ---------------------------------------------------------------- predictions
 
 
-def test_predictions_equal_those_made_in_training(tmp_path):
-  # A model of the first 100 of 104 train files: --toy_data.
-  root = tiny_kernels.write_data_root(tmp_path / 'data', num_train=104)
+def test_predictions_equal_those_made_in_training(
+    data_root, tmp_path, monkeypatch):
+  monkeypatch.setattr(read, 'TOY_FILES', 12)  # Of 24.
   trained = eager_training.trained(
-      root, tmp_path / 'out', epochs=1, toy_data=True)
+      data_root, tmp_path / 'out', epochs=1, toy_data=True)
 
-  def predicted(data_root, **changes):
+  def predicted(root, **changes):
     path = rank.predict(
         trained.model_dir, out=str(tmp_path / 'p.csv'), loading=LoadSettings(
-            data_root=str(data_root), cache_dir='',
+            data_root=str(root), cache_dir='',
             models_py=tiny_models.__file__), **changes)
     with open(path, encoding='utf-8', newline='') as file:
       return file.read()
@@ -100,7 +100,7 @@ def test_predictions_equal_those_made_in_training(tmp_path):
   for count in (5, 10):
     rows = ''.join(f'\ntile:xla:{name},{";".join(map(str, indices[:count]))}'
                    for name, indices in best.items())
-    assert predicted(root, top_configs=count) == 'ID,TopConfigs' + rows
+    assert predicted(data_root, top_configs=count) == 'ID,TopConfigs' + rows
   (tmp_path / 'p.csv').unlink()
   with pytest.raises(UserError, match='test: does not exist'):
     predicted(tmp_path / 'nowhere')

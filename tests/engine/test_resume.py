@@ -56,7 +56,7 @@ def test_same_seed_same_bytes_whole_or_in_parts(
         model_kwargs_json=json.dumps({  # It averages its weights.
             'hidden_dim': 8, 'node_rounds': 1, 'head_layers': 1,
             'objective': 'flags'}),
-        epochs=3, lr_schedule='cosine', list_size=8, resume=True)
+        epochs=2, batch=10, lr_schedule='cosine', list_size=8, resume=True)
 
   whole = train.train(settings('whole'))
   broken_off(settings('parts'), 1)
@@ -70,7 +70,7 @@ def test_a_loop_of_resume_ends_with_the_report_of_the_finished_run(
     data_root, tmp_path, monkeypatch, variables_only, untraced, caplog):
   caplog.set_level('INFO')
   settings = tiny_models.tiny_settings(
-      data_root, tmp_path / 'out', seed=None, resume=True)
+      data_root, tmp_path / 'out', epochs=1, seed=None, resume=True)
   broken_off(settings, 0)
   assert 'starting a new one' in caplog.text
   result = train.train(settings)
@@ -79,7 +79,7 @@ def test_a_loop_of_resume_ends_with_the_report_of_the_finished_run(
 
   # The weights started from the drawn seed, though no epoch had been saved.
   whole = train.train(tiny_models.tiny_settings(
-      data_root, tmp_path / 'whole', seed=seed))
+      data_root, tmp_path / 'whole', epochs=1, seed=seed))
   assert whole.run_info['train_curve'] == result.run_info['train_curve']
 
   def fit(*unused_args, **unused_kwargs):
@@ -92,7 +92,8 @@ def test_a_loop_of_resume_ends_with_the_report_of_the_finished_run(
   assert again.csv_path is None
   with pytest.raises(AssertionError, match='is trained already'):
     train.train(tiny_models.tiny_settings(
-        data_root, tmp_path / 'out', seed=None, resume=True, lr=0.02))
+        data_root, tmp_path / 'out', epochs=1, seed=None, resume=True,
+        lr=0.02))
 
 
 def test_a_run_killed_before_it_saves_its_model_is_saved(

@@ -89,7 +89,7 @@ def test_an_ensemble_counts_tiles_as_its_members_do(tmp_path, tiles):
   """As it finds out in the baseline's trainer, which gives it nothing."""
   stats = model_checks.stats_of(saved_run.KERNELS).to_json()
   model_dir = saved_run.save(str(tmp_path), 'EnsembleRanker', {
-      'copies': 2, 'members': {'AnalyticTileModel': {
+      'copies': 1, 'members': {'AnalyticTileModel': {
           'feature_stats': {**stats, 'tiles': tiles}}}})
   ranker = scoring.load_ranker(model_dir, LoadSettings())
   assert ranker.in_elements == (tiles == 'elements')

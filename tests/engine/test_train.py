@@ -90,22 +90,6 @@ def test_saved_model_gives_the_scores_of_the_best_epoch(trained, data_root):
       trained.run_info['test_predictions'])
 
 
-def test_predictions_in_training_keep_duplicates_as_the_baseline_does(
-    tmp_path):
-  root = tiny_kernels.write_data_root(tmp_path / 'data', num_test=2)
-  for path in sorted((root / 'test').glob('*.npz')):
-    kernel = Kernel.load(str(path))
-    kernel.config_feat[1::2] = kernel.config_feat[0]
-    kernel.save(str(root / 'test'))
-  result = eager_training.trained(root, tmp_path / 'out', epochs=1)
-  test = read.read_kernels(str(root / 'test'))
-  ranker = load(result.model_dir)
-  distinct = dict(rank.best_configs(ranker, test, 10))
-  assert dict(rank.best_configs(
-      dataclasses.replace(ranker, keep_repeats=True), test, 10)) == (
-          result.run_info['test_predictions']) != distinct
-
-
 class Scripted(tf.keras.callbacks.Callback):
   """Gives each epoch a validation OPA, and keeps its weights."""
 
@@ -118,20 +102,42 @@ class Scripted(tf.keras.callbacks.Callback):
     logs['val_opa_metric'] = self._opas[epoch]
 
 
-def test_best_epoch_is_saved_and_early_stop_counts_from_it(
-    data_root, tmp_path):
-  # Epoch 1 is the best, an equal one later is not better, and
-  # 3 - 1 >= early_stop ends training after epoch 3.
+@pytest.fixture(scope='module')
+def scripted(tmp_path_factory):
+  """(Result, weights of each epoch, folder) of a run whose test kernels have
+  duplicates. Epoch 1 is the best, an equal one later is not better, and
+  3 - 1 >= early_stop ends training after epoch 3."""
+  folder = tmp_path_factory.mktemp('scripted')
+  root = tiny_kernels.write_data_root(folder / 'data', num_test=2)
+  for path in (root / 'test').glob('*.npz'):
+    kernel = Kernel.load(str(path))
+    kernel.config_feat[1::2] = kernel.config_feat[0]
+    kernel.save(str(root / 'test'))
   script = Scripted([0.5, 0.9, 0.7, 0.9, 1.0])
-  result = eager_training.trained(
-      data_root, tmp_path / 'out', [script], epochs=5, early_stop=2,
-      tensorboard=str(tmp_path / 'board'))
+  return eager_training.trained(
+      root, folder / 'out', [script], epochs=5, batch=10, early_stop=2,
+      tensorboard=str(folder / 'board')), script.weights, folder
+
+
+def test_best_epoch_is_saved_and_early_stop_counts_from_it(scripted):
+  result, weights, folder = scripted
   assert result.run_info['train_curve']['epoch'] == [0, 1, 2, 3]
-  ranker, weights = load(result.model_dir), script.weights
-  for saved, expected in zip(ranker.model.trainable_variables, weights[1]):
-    np.testing.assert_array_equal(saved, expected)
+  saved = load(result.model_dir).model.trainable_variables
+  for variable, expected in zip(saved, weights[1]):
+    np.testing.assert_array_equal(variable, expected)
   assert (weights[1][0] != weights[3][0]).any()
-  assert list((tmp_path / 'board' / 'validation').glob('events*'))
+  assert list((folder / 'board' / 'validation').glob('events*'))
+
+
+def test_predictions_in_training_keep_duplicates_as_the_baseline_does(
+    scripted):
+  result, _, folder = scripted
+  test = read.read_kernels(str(folder / 'data' / 'test'))
+  ranker = load(result.model_dir)
+  distinct = dict(rank.best_configs(ranker, test, 10))
+  assert dict(rank.best_configs(
+      dataclasses.replace(ranker, keep_repeats=True), test, 10)) == (
+          result.run_info['test_predictions']) != distinct
 
 
 def test_train_batches_are_drawn_anew_and_validation_ones_are_not(data_root):
