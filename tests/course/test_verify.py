@@ -223,8 +223,11 @@ def test_damaged_files(folder, copied, tmp_path, in_process, caplog):
   """Everything is named at once."""
   caplog.set_level('INFO')
   path = pathlib.Path(artifacts.run_path_of(str(copied)))
-  other = trained(folder, 'wide', model_kwargs_json='{"width": 6}')
-  path.write_bytes(pathlib.Path(artifacts.run_path_of(other)).read_bytes())
+  wide = tiny_handin.change_run(
+      tiny_handin.copy_run(str(copied), tmp_path / 'wide'),
+      lambda run: run['args'].update(model_kwargs_json='{"width": 6}'))
+  path.write_bytes(pathlib.Path(
+      artifacts.run_path_of(str(wide))).read_bytes())
   verdict = check(folder, copied, tmp_path)
   fault(verdict, 'holds another run: its args have the hash')
   fault(verdict, '(60, 4) is saved where the class has', '(60, 6)')
