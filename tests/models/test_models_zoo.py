@@ -12,7 +12,7 @@ from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.tasks import tile_batches
 
 models = load_models.models_module()
-SMALL = {'hidden_dim': 8, 'node_rounds': 1}
+SMALL = {'hidden_dim': 8, 'node_rounds': 1, 'head_layers': 1}
 MEMBERS = {'members': {'LateJoinGCN': SMALL}, 'copies': 2}
 
 
