@@ -11,7 +11,6 @@ import pathlib
 import shutil
 import subprocess
 import types
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -235,7 +234,7 @@ def test_verbs_and_python_without_a_model_take_the_packages(
 
 
 def test_a_generation_with_its_own_model_takes_it(
-    pretrained, saved_model_dir, tmp_path, capsys):
+    pretrained, saved_model_dir, tmp_path, capsys, monkeypatch):
   save_weights_only(saved_model_dir, os.path.join(names.FOLDER, 'v6e'), 'v6e')
   model = CostModel.load(tpu='TPU v6 lite')
   assert model.name == 'pretrained:v6e'
@@ -247,51 +246,50 @@ def test_a_generation_with_its_own_model_takes_it(
        'pretrained:v6e')):
     with pytest.raises(UserError, match=rule):
       CostModel.load(name, tpu=tpu)
-  data = tmp_path / 'data' / 'valid'
-  kernel = saved_run.KERNELS[0]
-  path = dataclasses.replace(  # Whose bounds suit no tensor in elements.
-      kernel, config_feat=0 * kernel.config_feat).save(str(data))
-  for flags, name in (
-      (['--tpu=v6e'], 'pretrained:v6e'),
-      (['--tpu=v6e', '--dir=pretrained:v3'], 'pretrained:v3')):
-    assert cli.main(['evaluate', *flags, f'--data={data}', '--json']) == 0
-    assert json.loads(capsys.readouterr().out)['model_dir'] == name
-  several = f'--dir=pretrained,{saved_model_dir}'
-  assert cli.main(['evaluate', several, '--tpu=v6e', f'--data={data}',
-                   '--json']) == 0
-  assert [row['model_dir'] for row in json.loads(capsys.readouterr().out)] == [
-      'pretrained:v6e', saved_model_dir]
   assert cli.main(['evaluate', '--tpu=v9', f'--dir={saved_model_dir}']) == 1
   assert "'v9' is not a TPU generation" in capsys.readouterr().err
   assert cli.main(['evaluate', '--task=layout', '--dir=pretrained']) == 1
   assert 'is a model of another task than layout' in capsys.readouterr().err
-  # Sample data say what they were compiled for.
-  (tmp_path / 'data' / 'sample_data.json').write_text(
-      '{"settings": {"tpu": "v6e"}}')
-  assert cli.main(['evaluate', f'--data={data}', '--json']) == 0
-  assert json.loads(capsys.readouterr().out)['model_dir'] == (
-      'pretrained:v6e')
   loaded = []
 
   def load(name, _):
     loaded.append(name)
-    return model._ranker
+    return dataclasses.replace(model._ranker, name=name)
 
-  with mock.patch('tpu_graphs_ext.engine.scoring.load_ranker', load), (
-      mock.patch('tpu_graphs_ext.engine.rank.load_ranker', load)):
-    # Of a single tile, which is one whatever bounds count.
-    kernel = dataclasses.replace(
-        saved_run.KERNELS[0], config_feat=features.config_features(
-            [], saved_run.KERNELS[0].num_configs * [[1, 1]]))
-    path = kernel.save(str(data))
-    for flags in (['--tpu=v6e', path], ['--dir=pretrained:v6e', path],
-                  [f'--data={data}']):
-      assert cli.main(['rank', *flags]) == 0
-      assert 'not checked' not in capsys.readouterr().out
-    assert cli.main(['rank', path]) == 0
-    saved_run.KERNELS[0].save(str(tmp_path / 'data' / 'test'))
-    assert cli.main(['predict', f'--data_root={data.parent}',
-                     f'--out={tmp_path}/a.csv']) == 0
+  for module in 'scoring', 'rank':
+    monkeypatch.setattr(f'tpu_graphs_ext.engine.{module}.load_ranker', load)
+  data = tmp_path / 'data' / 'valid'
+  kernel = saved_run.KERNELS[0]
+  dataclasses.replace(  # Whose bounds suit no tensor in elements.
+      kernel, config_feat=0 * kernel.config_feat).save(str(data))
+
+  def evaluated(*flags):
+    assert cli.main(['evaluate', *flags, f'--data={data}', '--json']) == 0
+    return json.loads(capsys.readouterr().out)
+
+  for flags, name in (
+      (['--tpu=v6e'], 'pretrained:v6e'),
+      (['--tpu=v6e', '--dir=pretrained:v3'], 'pretrained:v3')):
+    assert evaluated(*flags)['model_dir'] == name
+  several = f'--dir=pretrained,{saved_model_dir}'
+  assert [row['model_dir'] for row in evaluated(several, '--tpu=v6e')] == [
+      'pretrained:v6e', saved_model_dir]
+  # Sample data say what they were compiled for.
+  (tmp_path / 'data' / 'sample_data.json').write_text(
+      '{"settings": {"tpu": "v6e"}}')
+  assert evaluated()['model_dir'] == 'pretrained:v6e'
+  del loaded[:]
+  # Of a single tile, which is one whatever bounds count.
+  path = dataclasses.replace(kernel, config_feat=features.config_features(
+      [], kernel.num_configs * [[1, 1]])).save(str(data))
+  for flags in (['--tpu=v6e', path], ['--dir=pretrained:v6e', path],
+                [f'--data={data}']):
+    assert cli.main(['rank', *flags]) == 0
+    assert 'not checked' not in capsys.readouterr().out
+  assert cli.main(['rank', path]) == 0
+  kernel.save(str(tmp_path / 'data' / 'test'))
+  assert cli.main(['predict', f'--data_root={data.parent}',
+                   f'--out={tmp_path}/a.csv']) == 0
   assert loaded == 3 * ['pretrained:v6e'] + ['pretrained', 'pretrained:v6e']
 
 
