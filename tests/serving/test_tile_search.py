@@ -224,6 +224,17 @@ def test_kernels_with_several_products_are_not_ranked():
       'not ranked, because they fuse several products: product')
 
 
+def test_layout_tiles_of_16_rows_are_read_from_the_kernels_hlo():
+  """bf16 [64, 512] x [512, 384]: rows [8, 4, 3, 2, 1] by 3 columns by 3."""
+  module = product(64, 512, 384, element_type='BF16')
+  for listed in (5 * 3 * 3, 3 * 3 * 3):  # Then without 3 and 1.
+    source_kernel = source_kernel_of(module)
+    assert rank_kernel(
+        ranker_of(source_kernel), source_kernel).scored == listed
+    module.computations[0].instructions[0].shape.layout.tiles.add(
+        dimensions=(16, 128))
+
+
 def test_a_file_whose_tiles_have_no_bounds_has_one_tile():
   """As real reshapes, which were not tiled."""
   source_kernel = source_kernel_of(

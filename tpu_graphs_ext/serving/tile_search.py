@@ -68,8 +68,6 @@ def rank_source(ranker: scoring.Ranker, source: kernel_sources.Source,
   for kernel, loops in tqdm(
       list(zip(ranked, nests)), 'kernels', unit='kernel', disable=None,
       leave=False):
-    if kernel.compiled.module is not None:
-      loops.tall = tall_tensors(kernel.compiled.module)
     try:
       kernels.append(rank_kernel(ranker, kernel, top_k, loops=loops))
     except UserError as error:
@@ -135,6 +133,8 @@ def rank_kernel(ranker: scoring.Ranker, source: kernel_sources.SourceKernel,
   `explainer_of`.
   """
   explainer = explainer_of(ranker, source.kernel, loops, tpu)
+  if source.compiled.module is not None:
+    explainer.loops.tall = tall_tensors(source.compiled.module)
   kernel, default_notes = _with_default(source, explainer.loops)
   legal, notes = legal_tiles(explainer, kernel)
   unfamiliar = out_of_range.of_nodes(ranker.stats, kernel, ranker.opcodes)
