@@ -42,6 +42,15 @@ def test_a_rate_and_a_bandwidth_add_up():
       [3, 1 / 5e7, 1 / 2e6], rel=0.01)
 
 
+def test_threads_stand_for_sizes_only_where_the_bytes_are_unknown():
+  rows = [(ADD, {'bytes': size, 'threads': size / 16}, 2 + size / 1e6)
+          for size in (1e4, 1e5, 1e6, 1e7, 1e8)]
+  formulas = learned([*rows, ('elementwise<b>', {'threads': 1e6}, 10)]).formulas
+  assert formulas['element-wise'] == pytest.approx([2, 0, 1e-6, 8e-6], rel=.01)
+  # A small one of many threads is not taken for a large one.
+  assert learned(rows).us(ADD, {'bytes': 1e4, 'threads': 1e6}) < 4
+
+
 def test_a_rate_is_found_though_some_sizes_are_wrong():
   """A quarter do less than they seem to; the others are up to a bit slower."""
   rng = np.random.default_rng(0)

@@ -91,7 +91,7 @@ class Calibration:
             kinds.PRODUCT if arithmetic else kinds.ELEMENTWISE, ALL)
     formula = next((self.formulas[key] for key in keys if key in self.formulas),
                    [0.0] * 4)
-    return max(_LEAST_US, float(np.dot(formula, (1, *point))))
+    return max(_LEAST_US, float(_terms(np.array(point)) @ formula))
 
   @functools.cached_property
   def formulas(self) -> dict[str, np.ndarray]:
@@ -203,6 +203,14 @@ def calibrate(source: str, gpu: str, kernels: Iterable[tuple],
                      {**earlier.host, **constants})
 
 
+def _terms(points: np.ndarray) -> np.ndarray:
+  """1 and the sizes; threads only where the bytes are unknown, because both
+  grow together. Shapes [.., 3] -> [.., 4]."""
+  terms = np.insert(points, 0, 1, axis=-1)
+  terms[..., 3] *= terms[..., 2] == 0
+  return terms
+
+
 def _fitted(table: np.ndarray) -> np.ndarray:
   """least_us and rates, by the sizes of launches; of unknown ones 0.
 
@@ -210,7 +218,7 @@ def _fitted(table: np.ndarray) -> np.ndarray:
   weighted sum of |log(formula / time)|, by reweighted least squares.
   """
   from scipy import optimize
-  terms = np.insert(table[:, :3], 0, 1, axis=1) / table[:, 3:4]
+  terms = _terms(table[:, :3]) / table[:, 3:4]
   scale, weight = terms.max(0) + 1e-300, table[:, 4]
   for _ in range(20):
     root = np.sqrt(weight)[:, None]
