@@ -252,6 +252,7 @@ _SHIPPED = {'package': '**the model in the package**',
             'analytic': 'its analytic part alone, untrained',
             **{row: _MODELS[row] for row in ('EarlyJoinSAGE', 'LightGBM')},
             **_CHOICES}
+_GENERATIONS = 'v3', 'v5e', 'v5p', 'v6e', 'v7x'  # Which have a model.
 _LAYOUTS = {**{name: f'`{name}`' for name in (
     'MyLayoutSAGE', 'ResModel', 'LayoutGCN', 'LayoutGAT',
     'GRURuntimePredictor')}, 'random': 'a random choice'}
@@ -310,13 +311,15 @@ def _shipped_views() -> dict[str, View]:
       'pretrained-test': View(_ranked('test_', measures), shipped, _SHIPPED),
       'pretrained-real': View(_ranked('real_', measures), shipped, _SHIPPED),
       'pretrained-kinds': View(
-          _ranked('', {'kernels': 0, **measures}),
-          of_numbers('pretrained-v3-kinds'), {}),
+          [(tpu, f'{{{tpu}_kernels:.0f}}: {{{tpu}_top1:.1f}} / '
+            f'{{{tpu}_top5:.1f}}') for tpu in _GENERATIONS],
+          _side_by_side({tpu: of_numbers(f'pretrained-{tpu}-kinds')
+                         for tpu in _GENERATIONS}), {}),
       **{f'pretrained-{tpu}': View(
           _ranked('test_', measures), of_numbers(f'pretrained-{tpu}'), {
               **{row: _SHIPPED[row] for row in ('package', 'alike')},
               'v3': "the package's model for a TPU v3", **_SHIPPED})
-         for tpu in ('v5e', 'v5p', 'v6e', 'v7x')}}
+         for tpu in _GENERATIONS[1:]}}
 
 
 def _accuracy_views() -> dict[str, View]:
