@@ -342,7 +342,8 @@ def test_the_file_holds_all_of_a_calibration(tmp_path):
   assert calibrate.read(str(path)) == known
   for content, said in (
       ('[]', 'was not written by --calibrate'), ('{', 'is not JSON'),
-      ('{"calibration": {"host": {}}}', 'sources is None; it must be a list'),
+      ('{"calibration": {"host": {}}}', 'format is None'),
+      ('{"calibration": {"format": 2}}', 'sources is None; it must be a list'),
       (calibrate.to_json(known).replace('4.0', '-4'),
        r'host pause is \[-4, 2\]; it must be 2 numbers from 0'),
       (calibrate.to_json(known).replace('8.0', '0'),

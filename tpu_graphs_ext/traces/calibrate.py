@@ -232,11 +232,12 @@ def _fitted(table: np.ndarray) -> np.ndarray:
 def to_json(learned: Calibration) -> str:
   """The content of a file for `read`."""
   return json.dumps({'calibration': {
-      **dataclasses.asdict(learned),
+      'format': _FORMAT, **dataclasses.asdict(learned),
       'launches': {name: [[*point, *times] for point, times in points.items()]
                    for name, points in learned.launches.items()}}}, indent=1)
 
 
+_FORMAT = 2  # Of the file: what the sizes of kernels in it count.
 _RULES = {dict: 'an object', list: 'a list', str: 'a text'}
 
 
@@ -246,6 +247,8 @@ def read(path: str, flag: str = '--hardware') -> Calibration:
   try:
     known = _checked('calibration', dict,
                      _checked('the file', dict, content).get('calibration'))
+    if known.get('format') != _FORMAT:
+      raise ValueError(f'format is {known.get("format")!r:.20}')
     sources, gpu, launches, host = (
         _checked(name, kind, known.get(name)) for name, kind in (
             ('sources', list), ('gpu', str), ('launches', dict),
