@@ -64,7 +64,10 @@ def of_sample(tpu: str) -> Iterator[Weighed]:
 
 def of_programs(folder: str, tpu: str, but: list[str]) -> Iterator[Weighed]:
   seen = set()
-  for path in sorted(glob.glob(os.path.join(folder, tpu, '*.json.gz'))):
+  paths = sorted(glob.glob(os.path.join(folder, tpu, '*.json.gz')))
+  if not paths:
+    sys.exit(f'--compiled={folder}: no {tpu}/*.json.gz in it')
+  for path in paths:
     program = path.removesuffix('.json.gz')
     if os.path.basename(program).startswith(tuple(but)):
       continue
