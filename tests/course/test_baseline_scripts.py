@@ -104,9 +104,10 @@ def all_kernels(data: str) -> LoadSettings:
 
 
 def assert_close(got: np.ndarray, want: np.ndarray) -> None:
-  """1e-5 of the scores' size: one that happens to be near 0 is a difference
-  of large terms, and no closer than they are."""
-  np.testing.assert_allclose(got, want, rtol=0, atol=1e-5 * np.abs(want).max())
+  """2e-5 of the scores' size: one that happens to be near 0 is a difference
+  of large terms, and no closer than they are. How they round depends on
+  the CPU: one has 1.2e-5."""
+  np.testing.assert_allclose(got, want, rtol=0, atol=2e-5 * np.abs(want).max())
 
 
 @pytest.mark.parametrize('name', load_models.model_names())
