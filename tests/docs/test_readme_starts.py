@@ -57,9 +57,9 @@ def test_it_starts(tmp_path):
   printed = set(done.stdout.splitlines())
   assert not (shown_by(0) | shown_in_ranking()) - printed, done.stdout
   assert minutes < MOST_MINUTES
-  clone = tmp_path / 'tpu_graphs_ext'
+  clone = tmp_path / 'tpu-graphs-ext'
   done = subprocess.run(
-      [clone / '.venv/bin/python', '-c', BLOCKS[2][1]], cwd=clone,
+      [clone / '.venv/bin/python', '-c', BLOCKS[2][1]], cwd=tmp_path,
       env=variables, text=True, check=False, capture_output=True)
   assert done.returncode == 0, done.stderr[-2000:]
   assert not shown_by(2) - set(done.stdout.splitlines()), done.stdout
