@@ -1,6 +1,8 @@
 """Scores of other frameworks: measured like a model's, alone or beside it."""
 
 import json
+import os
+import shutil
 
 import numpy as np
 import pytest
@@ -140,6 +142,14 @@ def test_the_command(tmp_path, saved_model_dir, capsys):
   assert cli.main(flags) == 0
   text = capsys.readouterr().out
   assert '\nmine ' in text and '\ntheirs ' in text and 'mine - theirs' in text
+  # A flag may come twice, as if both files came after one.
+  for copied in ('again.npz', 'mine.npz'), ('again.csv', 'theirs.csv'):
+    shutil.copy(*(tmp_path / name for name in copied[::-1]))
+  assert cli.main([*flags, f'--scores={tmp_path}/again.npz', '--json',
+                   f'--predictions={tmp_path}/again.csv']) == 0
+  assert [os.path.basename(of['model_dir']) for of in json.loads(
+      capsys.readouterr().out)] == [
+          'mine.npz', 'again.npz', 'theirs.csv', 'again.csv']
   (tmp_path / 'mine.npz').write_bytes(b'PK')
   assert cli.main(flags) == 1
   assert 'cannot be read as a .npz file of scores' in capsys.readouterr().err

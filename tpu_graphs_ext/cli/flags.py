@@ -111,7 +111,7 @@ def model_dir(text: str, out_dir: str, label: str = '--dir') -> str:
 def flag(name: str, metavar: Optional[str], help: str, default: Any = None,
          **options: Any) -> Flag:
   """Any flag, or an argument without dashes; '--a --b' has two names."""
-  if default not in (None, False, '', ()):
+  if default not in (None, False, '', []):
     help = f'{help} (default: {default})'
   return name.split(), {
       'metavar': metavar, 'help': help, 'default': default, **options}
@@ -182,10 +182,10 @@ def foreign_flags(task: ShippedTask) -> Iterable[Flag]:
   """Name what models of other frameworks say."""
   yield path('--scores', 'FILE.npz', 'scores of another model: an array '
              f'[configurations] for each {task.problem}, under its name; '
-             'the lowest is the fastest', (), nargs='+')
+             'the lowest is the fastest', [], nargs='+', action='extend')
   yield path('--predictions', 'FILE.csv', 'rankings of another model: a CSV '
              f'of `predict`, `train` or the baseline of these '
-             f'{task.problem}s', (), nargs='+')
+             f'{task.problem}s', [], nargs='+', action='extend')
 
 
 def foreign(args: argparse.Namespace, loading: Loading) -> list[Any]:

@@ -36,7 +36,7 @@ def _evaluate_flags(task: ShippedTask) -> Iterator[flags.Flag]:
   yield TASK
   yield flags.any_model_flag(
       task, '--dir --dirs', ' if --scores and --predictions are not given',
-      nargs='+')
+      nargs='+', action='extend')
   yield from flags.foreign_flags(task)
   yield flags.data_flag(task, 'valid')
   yield flag('--top_k', 'K,K...', 'numbers of configurations to try',
