@@ -12,7 +12,7 @@ from tpu_graphs_ext.errors import UserError
 SOURCE = '''
 import dataclasses
 import inspect
-
+\x0c
 import tensorflow as tf
 
 

@@ -8,6 +8,7 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import io
 import linecache
 import os
 import sys
@@ -62,9 +63,9 @@ def _imported(name: str, path: str, source: bytes) -> ModuleType:
   lines = f'{path}:{name[-8:]}'
   try:
     code = compile(source, lines, 'exec', dont_inherit=True)
-    linecache.cache[lines] = (
-        len(source), None,
-        importlib.util.decode_source(source).splitlines(True), lines)
+    # Unlike str.splitlines, this splits where Python counts lines.
+    text = io.StringIO(importlib.util.decode_source(source)).readlines()
+    linecache.cache[lines] = len(source), None, text, lines
     exec(code, vars(module))
   except (Exception, SystemExit) as error:
     del sys.modules[name]
