@@ -198,7 +198,7 @@ def test_what_is_not_a_zip_file(packed, tmp_path):
   content = pathlib.Path(packed).read_bytes()
   pathlib.Path(packed).write_bytes(content[:-30])
   for path, reason in ((tmp_path / 'pipe.zip', 'is not an ordinary file'),
-                       (tmp_path / 'no.zip', 'No such file'),
+                       (tmp_path / 'no.zip', 'hand-in (No such file or dir'),
                        (tmp_path / 'a.zip', 'is not a whole hand-in'),
                        (packed, 'is not a whole hand-in')):
     refused(str(path), tmp_path, reason)

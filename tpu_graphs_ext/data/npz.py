@@ -39,9 +39,8 @@ def opened(path: str) -> Iterator[zipfile.ZipFile]:
     with files.open_ordinary(path) as file:
       # zipfile makes an object of each member when it opens an archive.
       end = zipfile._EndRecData(file)
-      if end and end[zipfile._ECD_SIZE] > MAX_DIRECTORY:
-        raise DamagedError('its directory of members has '
-                           f'{end[zipfile._ECD_SIZE]:,} bytes; '
+      if end and (size := end[zipfile._ECD_SIZE]) > MAX_DIRECTORY:
+        raise DamagedError(f'its directory of members has {size:,} bytes; '
                            f'{MAX_DIRECTORY:,} are allowed')
       file.seek(0)
       with zipfile.ZipFile(file) as archive:
@@ -49,7 +48,8 @@ def opened(path: str) -> Iterator[zipfile.ZipFile]:
   except (DamagedError, UserError):
     raise
   except Exception as error:  # Whatever zipfile and its decoders stumble over.
-    raise DamagedError(reason_of(error)) from error
+    reason = getattr(error, 'strerror', None) or reason_of(error)
+    raise DamagedError(reason) from error
 
 
 def array_names(path: str) -> list[str]:
