@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import shutil
 
 import numpy as np
@@ -160,3 +161,21 @@ def test_without_any_model(capsys):
   assert cli.main(['evaluate', '--task=layout']) == 1
   assert '--dir: name a model, or the scores of another' in (
       capsys.readouterr().err)
+
+
+def test_paths_of_pathlib_name_what_their_texts_name(
+    saved_model_dir, tmp_path):
+  data, out = tmp_path / 'data' / 'test', tmp_path / 'a.csv'
+  for kernel in saved_run.KERNELS:
+    kernel.save(str(data))
+  loading = LoadSettings(data_root=str(data.parent), cache_dir='')
+  model = pathlib.Path(saved_model_dir)
+  contents = [json.dumps(tpu_graphs_ext.evaluate(
+      *paths, loading=loading).to_json()) for paths in (
+          (model, data), (str(model), str(data)))]
+  assert contents[0] == contents[1]
+  # One has a single configuration.
+  assert len(tpu_graphs_ext.rank(model, data, loading=loading)) == 3
+  assert tpu_graphs_ext.predict(model, out=out, loading=loading) == str(out)
+  with pytest.raises(UserError, match='mine: lacks'):
+    tpu_graphs_ext.measure(data, {}, name='mine', loading=loading)

@@ -99,7 +99,7 @@ class Ranker:
                         for name in self.task.collection_args)):
       raise UserError(f'{self.name}: --data must name its '
                       f'{self.task.problem}s')
-    source = data or os.path.join(
+    source = os.fspath(data) or os.path.join(
         loading.data_root, *self.task.collection(self.args, loading), split)
     return source, self.task.read(source, loading)
 
@@ -196,7 +196,7 @@ def load_ranker(model_dir: str, loading: Loading) -> Ranker:
       origin.models_file_of(run.model_dir, run.info, loading))
   opcodes = run.info.get('opcodes')
   return Ranker(
-      model, stats, num_ops, task, model_dir,
+      model, stats, num_ops, task, os.fspath(model_dir),
       getattr(loading, 'keep_repeats', False),
       _counts_elements(run.model_kwargs.get('feature_stats'), model),
       opcodes and frozenset(opcodes), run.info['args'],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Optional, Union
 
@@ -39,9 +40,8 @@ def evaluate_all(model_dirs: Sequence[str], data: str = '', *,
   return evaluate_lib.evaluate_all(model_dirs, data, loading=loading, ks=ks)
 
 
-def measure(kernels: Union[str, Iterable[Kernel]],
-            scores: Mapping[str, Any], *, name: str = 'scores',
-            ks: Optional[Sequence[int]] = None,
+def measure(kernels: Union[str, Iterable[Kernel]], scores: Mapping[str, Any],
+            *, name: str = 'scores', ks: Optional[Sequence[int]] = None,
             loading: Loading = LoadSettings()) -> Results:
   """Measures the scores of any model, of any framework, on labelled kernels.
 
@@ -58,8 +58,9 @@ def measure(kernels: Union[str, Iterable[Kernel]],
     UserError: scores of a kernel are missing, of another size or not finite, or
       the kernels have no labels.
   """
-  task, source = loading.task, kernels if isinstance(kernels, str) else name
-  problems = (task.read(kernels, loading) if isinstance(kernels, str)
+  is_path = isinstance(kernels, (str, os.PathLike))
+  task, source = loading.task, os.fspath(kernels) if is_path else name
+  problems = (task.read(source, loading) if is_path
               else Partition.from_kernels(kernels))
   return evaluate_lib.evaluation(
       evaluate_lib.ForeignRanker(name, task, scores, keep_repeats=getattr(
@@ -84,8 +85,7 @@ def rank(model_dir: str, data: str = '', *, top_k: Optional[int] = TOP_CONFIGS,
   return rank_lib.rank(model_dir, data, top_k=top_k, loading=loading)
 
 
-def predict(model_dir: str, *, out: str = '',
-            top_configs: Optional[int] = None,
+def predict(model_dir: str, *, out: str = '', top_configs: Optional[int] = None,
             loading: Loading = LoadSettings()) -> str:
   """Ranks the test split with a trained model; returns the CSV's path.
 
