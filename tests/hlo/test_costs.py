@@ -20,6 +20,13 @@ def test_products_and_convolutions():
   for element_type, size in ('F8E5M2', 1), ('F8E4M3FN', 1), ('F16', 2):
     assert costs.cost_of(product(64, 256, 512, element_type=element_type)
                          ).bytes == cost.bytes / 4 * size
+  # Types that TensorFlow 2.15 has no names for, and several values in a byte.
+  for number, bits, size in (28, 0, 1), (33, 0, 1), (32, 4, .5), (26, 2, .25):
+    module = product(64, 256, 512)
+    for node in module.computations[0].instructions:
+      node.shape.element_type = number
+      node.shape.layout.element_size_in_bits = bits
+    assert costs.cost_of(module).bytes == cost.bytes / 4 * size
   # Each of 32 x 4 x 4 x 384 results: 3 x 3 taps of 256 features, one addition.
   assert costs.cost_of(convolution()).flops == (
       32 * 4 * 4 * 384 * (2 * 9 * 256 + 1))

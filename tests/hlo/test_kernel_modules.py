@@ -120,6 +120,12 @@ def test_tiles_that_stay_are_written(folder):
                          for kernel in source.kernels])], [ranking], 'v5e')
 
 
+def test_names_of_types_that_tensorflow_2_15_does_not_know():
+  for number, dtype in (28, 'float8_e4m3'), (32, 'float4_e2m1fn'), (26, 'int2'):
+    shape = protos.ShapeProto(element_type=number, dimensions=[8])
+    assert kernel_modules._tensor(shape)['dtype'] == dtype
+
+
 def test_measured_times_become_a_kernel(folder, tmp_path, capsys):
   table = folder / 'measured.csv'
   table.write_text('module,runtime_ns,runs,device\n'

@@ -52,8 +52,9 @@ def nodes(module):
 
 
 def test_shapes_of_arguments():
-  assert lowering.parse_shapes(' f32[512, 1024] bf16[],s32[3]') == [
-      ('f32', [512, 1024]), ('bf16', []), ('s32', [3])]
+  assert lowering.parse_shapes(' f32[512, 1024] bf16[],s32[3] f8e8m0fnu[]'
+                               ) == [('f32', [512, 1024]), ('bf16', []),
+                                     ('s32', [3]), ('f8e8m0fnu', [])]
   for text in ('f23[3]', 'f32', 'f32[3]x', 'f32[3,,4]', 'f32[' + 60 * '9'):
     with pytest.raises(UserError, match='cannot be read; write'):
       lowering.lower_named('no:function', text)

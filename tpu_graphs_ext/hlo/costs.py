@@ -56,9 +56,9 @@ def cost_of(kernel: protos.HloModuleProto) -> Cost:
 
 
 def _bytes_of(shape) -> int:
-  name = protos.PrimitiveType.Name(shape.element_type) if (
-      shape.element_type in protos.PrimitiveType.values()) else ''
-  return math.prod(shape.dimensions) * tiles.element_bytes(name)
+  bits = shape.layout.element_size_in_bits or 8 * tiles.element_bytes(
+      protos.TYPE_NAMES.get(shape.element_type, ''))  # Fewer if packed.
+  return -(-math.prod(shape.dimensions) * bits // 8)
 
 
 def _scoped_bytes(root) -> int:

@@ -49,9 +49,8 @@ def featurize(paths: Sequence[str], out_dir: str,
 
 def _kernels(path: str, tpu: str, jax_python: str, shapes: str,
              faults: list[str]) -> list:
-  content = b''
-  if os.path.isfile(files.full_path(path)):
-    content = files.read_file(path, unpack=True)
+  content = files.read_file(path, unpack=True) if (
+      os.path.isfile(files.full_path(path))) else b''
   if content.startswith(_COLUMNS):
     return measured_kernels(path)
   if content and not _is_program(content):

@@ -98,7 +98,7 @@ def _tiles(source: kernel_sources.SourceKernel, kernel: Any):
 
 def _tensor(shape) -> dict[str, Any]:
   """Type, sizes and layout, as JAX names them."""
-  name = protos.PrimitiveType.Name(shape.element_type).lower()
+  name = protos.TYPE_NAMES.get(shape.element_type, '').lower()
   return {'dtype': lowering.NUMPY_NAMES.get(name, name),
           'shape': list(shape.dimensions),
           'major_to_minor': list(shape.layout.minor_to_major)[::-1]}

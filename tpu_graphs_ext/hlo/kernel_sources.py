@@ -264,8 +264,8 @@ def _from_compiled(name: str, program: tpu_compiler.CompiledProgram,
 
 def _has_tiles(kernel: tpu_compiler.CompiledKernel) -> bool:
   shape = tpu_compiler.root_of(kernel.module).shape
-  parts = shape.tuple_shapes or [shape]
-  return kernel.window is not None or any(part.dimensions for part in parts)
+  return kernel.window is not None or any(
+      part.dimensions for part in shape.tuple_shapes or [shape])
 
 
 def _each_once(kernels: list[tpu_compiler.CompiledKernel]

@@ -27,8 +27,10 @@ _TYPES = {'f32': 'float32', 'f16': 'float16', 'bf16': 'bfloat16',
           'f64': 'float64', 'pred': 'bool', 's4': 'int4', 's8': 'int8',
           's16': 'int16', 's32': 'int32', 's64': 'int64', 'u4': 'uint4',
           'u8': 'uint8', 'u16': 'uint16', 'u32': 'uint32', 'u64': 'uint64',
-          'f8e4m3fn': 'float8_e4m3fn', 'f8e5m2': 'float8_e5m2',
-          'c64': 'complex64'}
+          'c64': 'complex64', 's2': 'int2', 'u2': 'uint2',
+          'f4e2m1fn': 'float4_e2m1fn', **{f'f8{form}': f'float8_{form}' for form
+          in ('e4m3fn', 'e5m2', 'e4m3', 'e3m4', 'e8m0fnu', 'e4m3b11fnuz',
+              'e4m3fnuz', 'e5m2fnuz')}}
 NUMPY_NAMES = {**_TYPES, **{name: name for name in _TYPES.values()}}
 _SHAPE = re.compile(r'([a-z]\w*)\[\s*((?:\d+(?:\s*,\s*\d+)*)?)\s*\]')
 # A function's name, with its module or the path of its file, or without.

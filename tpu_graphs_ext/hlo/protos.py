@@ -50,6 +50,9 @@ HloInstructionProto = _message_class('xla.HloInstructionProto')
 ShapeProto = _message_class('xla.ShapeProto')
 PrimitiveType = enum_type_wrapper.EnumTypeWrapper(
     _POOL.FindEnumTypeByName('xla.PrimitiveType'))
+TYPE_NAMES = {  # By number, also those that TensorFlow 2.15 does not know.
+    26: 'S2', 27: 'U2', 28: 'F8E4M3', 29: 'F8E3M4', 32: 'F4E2M1FN',
+    33: 'F8E8M0FNU', **{value: name for name, value in PrimitiveType.items()}}
 
 # No compiler writes more; reading it would take minutes, or all memory.
 MAX_INSTRUCTIONS = 1_000_000  # The largest programs have some 50,000.
@@ -78,8 +81,7 @@ _MESSAGES = {
     # Of an instruction of XLA; TensorFlow 2.15 does not know this field.
     'RaggedDotDimensionNumbers':
         '1 .xla.DotDimensionNumbers dot_dimension_numbers',
-    'RaggedDot':
-        '90 RaggedDotDimensionNumbers ragged_dot_dimension_numbers',
+    'RaggedDot': '90 RaggedDotDimensionNumbers ragged_dot_dimension_numbers',
 }
 
 

@@ -85,11 +85,10 @@ def _run(job: str, arguments: list[Any], content: bytes = b'',
          python: str = '', seconds: Optional[float] = None,
          progress: Progress = None) -> bytes:
   """Calls a function of `_JOBS` in this Python or another with JAX."""
-  compiles = job == 'compile'
   with tempfile.TemporaryDirectory(prefix='tpu_graphs_ext') as folder:
     # Neither lowering for a TPU nor compiling for one needs a TPU or a GPU.
     environment = {**os.environ, 'JAX_PLATFORMS': 'cpu'}
-    if compiles:
+    if job == 'compile':
       environment.update(libtpu.ENVIRONMENT, TMPDIR=folder)
     # Another Python may see this package, but no other folder beside it.
     os.symlink(_PACKAGE, os.path.join(folder, 'tpu_graphs_ext'))
@@ -103,7 +102,7 @@ def _run(job: str, arguments: list[Any], content: bytes = b'',
             children.command(_START, folder, json.dumps([job, arguments]),
                              python=python), stdin=file,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment,
-            cwd=folder if compiles else None)
+            cwd=folder if job == 'compile' else None)
     except OSError as error:
       raise UserError(
           f'--jax_python={python}: cannot be run ({error})') from error

@@ -59,17 +59,15 @@ def tall_tensors(module: Any) -> frozenset[tuple[int, ...]]:
   Each as its rows and six sizes, most major first, then ones.
   """
   tall = set()
-  for computation in module.computations:
-    if computation.id != module.entry_computation_id:
-      continue
-    for node in computation.instructions:
-      for shape in node.shape.tuple_shapes or [node.shape]:
-        layout, rank = shape.layout, len(shape.dimensions)
-        rows = layout.tiles[0].dimensions[0] if layout.tiles else 0
-        if 2 <= rank <= MAX_DIMS and SUBLANES < rows < LANES:
-          dims = physical_dims(layout.minor_to_major, rank)
-          tall.add((rows, *(shape.dimensions[dim] for dim in dims),
-                    *[1] * (MAX_DIMS - rank)))
+  for node in next(c.instructions for c in module.computations
+                   if c.id == module.entry_computation_id):
+    for shape in node.shape.tuple_shapes or [node.shape]:
+      layout, rank = shape.layout, len(shape.dimensions)
+      rows = [row for tile in layout.tiles[:1] for row in tile.dimensions[:1]]
+      if 2 <= rank <= MAX_DIMS and rows and SUBLANES < rows[0] < LANES:
+        dims = physical_dims(layout.minor_to_major, rank)
+        tall.add((*rows, *(shape.dimensions[dim] for dim in dims),
+                  *[1] * (MAX_DIMS - rank)))
   return frozenset(tall)
 
 
