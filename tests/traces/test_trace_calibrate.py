@@ -141,6 +141,17 @@ def test_kernels_that_run_at_once_share_the_gpu(tmp_path):
       [20, alone, 20])
 
 
+def test_kernels_of_no_time_are_predicted_by_what_was_learned(tmp_path):
+  """Traces of whole microseconds have kernels that took less than one."""
+  grid = {'grid': [1, 1, 1], 'block': [32, 1, 1]}
+  path = tiny.write(tmp_path / 't.json', [
+      launch(1, 0), launch(2, 3), kernel(1, 5, 0, ADD, **grid),
+      kernel(2, 9, 4, ADD, **grid)])
+  known = learned([(ADD, {'threads': 32}, 4)] * 9)
+  kernels = analysis.compared(path, None, known).kernels
+  assert kernels.predicted_us.tolist() == pytest.approx([4, 4])
+
+
 def test_a_second_trace_adds():
   first = learned([(ADD, {'bytes': 1e6}, 4.0)] * 3,
                   {'pause': (2.0, 3), 'call': (1.0, 1)})

@@ -81,7 +81,7 @@ def compared(path: str, steps: Optional[Sequence[int]],
     key = each.name, *size.items()
     if key not in known:
       known[key] = [learned.us(each.name, size, mean) for mean in (False, True)]
-    shared = each.duration_us / (alone_us[each] or 1)
+    shared = each.duration_us / alone_us[each] if alone_us[each] else 1.0
     us, mean = (us and us * shared for us in known[key])
     means[each] = each.duration_us if mean is None else mean
     if kind == kinds.COMMUNICATION:
