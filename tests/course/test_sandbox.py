@@ -151,6 +151,14 @@ def test_links_in_a_hand_in_are_not_followed(run, tmp_path, place, target):
     run('')
 
 
+@pytest.mark.parametrize('make', [os.mkfifo, os.mkdir])
+def test_a_run_file_that_is_none(run, tmp_path, make):
+  (tmp_path / 'model_a').mkdir()
+  make(tmp_path / 'run_a.jsonz')
+  with pytest.raises(UserError, match='jsonz: is a link, a folder or a '):
+    run('')
+
+
 def test_when_the_time_is_up_everything_that_was_started_ends(run, tmp_path):
   with pytest.raises(UserError, match='more time than --time_limit allows'):
     run(DAEMON.replace('os.setsid()', 'pass') + 'time.sleep(3600)', minutes=.1)

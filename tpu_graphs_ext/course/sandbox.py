@@ -96,15 +96,15 @@ class Sandbox:
     self.model_dir = os.path.join(handed_in, name)
     copied = [f'{name}/{path}' for path in files.ordinary_files(
         model_dir, MOST_BYTES)]
-    if os.path.islink(os.path.join(parent, run_file)):
-      raise UserError(f'{parent}/{run_file}: is a link, which is not followed; '
-                      'put the file itself there')
-    if os.path.exists(os.path.join(parent, run_file)):
+    run = os.path.join(parent, run_file)
+    if os.path.isfile(run) and not os.path.islink(run):
       copied.append(run_file)
+    elif os.path.lexists(run):
+      raise UserError(f'{run}: is a link, a folder or a pipe, which is not '
+                      'followed; put the file itself there')
     for path in copied:
       _copy(os.path.join(parent, path), os.path.join(handed_in, path))
-    # The working folder of what runs here.
-    self.folder = os.path.join(temporary, 'place')
+    self.folder = os.path.join(temporary, 'place')  # Where programs run.
     if root:
       checkout.working_copy(root, self.folder)
     _copy(models_py, os.path.join(
