@@ -138,6 +138,7 @@ WRONG = [
     ({}, {'settings': []}, 'its settings must be an object'),
     ({}, {'settings': {'data_root': 1}}, 'its data_root must be text'),
     ({'data_root': 1}, {}, 'its data_root must be text'),
+    ({'model': ''}, {}, "its model must be text; it is ''"),
     ({}, {'train_curve': {'a': [True]}}, 'must be lists of numbers by name'),
     ({}, {'final_error': {'val': 1}}, 'must be numbers by split and number'),
     ({}, {'models_py': {'sha256': 1}}, 'its models_py must be texts by name'),

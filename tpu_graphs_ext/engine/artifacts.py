@@ -210,11 +210,11 @@ def read_run_file(path: str) -> dict[str, Any]:
 
 def _require_forms(fields: Mapping[str, Any], forms: Mapping[str, Any],
                    required: Collection[str] = ()) -> None:
-  """Raises ValueError if a field lacks its form, or a required one is missing.
-  """
+  """Raises ValueError if a field lacks its form or a required one is empty."""
   for name, (form, rule) in forms.items():
     value = fields.get(name)
-    if (name in fields or name in required) and not _has_form(value, form):
+    if (name in {*fields, *required} and not _has_form(value, form)) or (
+        name in required and value == ''):
       raise ValueError(f'its {name} must be {rule}; it is {repr(value)[:100]}')
 
 
