@@ -79,6 +79,10 @@ def test_a_file_that_cannot_be_imported_and_then_can(tmp_path):
     path.write_text(content)
     with pytest.raises(UserError, match=said):
       load_models.models_module(str(path))
+  path.write_text('raise KeyboardInterrupt')
+  for _ in range(2):  # Half of a module does not stay.
+    with pytest.raises(KeyboardInterrupt):
+      load_models.models_module(str(path))
   write(path, 3)
   assert load_models.models_module(str(path)).Sizes().width == 3
   for missing in (tmp_path / 'no.py', tmp_path):

@@ -67,8 +67,10 @@ def _imported(name: str, path: str, source: bytes) -> ModuleType:
     text = io.StringIO(importlib.util.decode_source(source)).readlines()
     linecache.cache[lines] = len(source), None, text, lines
     exec(code, vars(module))
-  except (Exception, SystemExit) as error:
+  except BaseException as error:
     del sys.modules[name]
+    if isinstance(error, KeyboardInterrupt):
+      raise
     raise UserError(
         f'--models_py: {path} cannot be imported '
         f'({type(error).__name__}: {error}); mend the file') from error
