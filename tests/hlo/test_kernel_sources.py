@@ -153,6 +153,11 @@ def test_names_are_unique_and_odd_kernels_named():
   assert source.faults == [
       'f: elementwise: parameter.10 has 8 dimensions; features have columns '
       'for 6, so this kernel cannot be ranked']
+  wide, = from_compiled(compiled(elementwise(
+      [64, 256], element_type='F8E5M2'))).kernels
+  assert wide.notes == (
+      'elements of F8E5M2 count as 4 bytes each, so bytes, analytic time and '
+      'legal tiles are off: no number of the data set stands for it',)
   odd, unknown = source.kernels
   assert odd.kernel is None and odd.name == 'elementwise'  # To report.
   assert unknown.notes == (

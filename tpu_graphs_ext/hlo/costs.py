@@ -50,8 +50,7 @@ def cost_of(kernel: protos.HloModuleProto) -> Cost:
               if part.layout.memory_space != _ON_CHIP)
     moved += count
     in_hbm += count * hbm // whole if whole else 0
-    on_chip += sum(_bytes_of(part) for part in parts
-                   if part.layout.memory_space == _ON_CHIP)
+    on_chip += whole - hbm
   return Cost(_flops(entry, computations, {}), moved, in_hbm, on_chip)
 
 

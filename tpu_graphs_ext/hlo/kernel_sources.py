@@ -24,7 +24,6 @@ import numpy as np
 from tpu_graphs_ext import files
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel, readable
-from tpu_graphs_ext.data.schema import DEFAULT_TPU
 from tpu_graphs_ext.errors import UserError, shortened
 from tpu_graphs_ext.hlo import (
   features,
@@ -80,7 +79,7 @@ class Opened(NamedTuple):
   tpu: str
 
 
-def read_source(source: Any, shapes: Any = '', tpu: str = DEFAULT_TPU,
+def read_source(source: Any, shapes: Any = '', tpu: str = schema.DEFAULT_TPU,
                 jax_python: str = '',
                 progress: subprocesses.Progress = None) -> Source:
   """Reads a file or lowers a function, and compiles programs; or a UserError.
@@ -97,7 +96,7 @@ def read_source(source: Any, shapes: Any = '', tpu: str = DEFAULT_TPU,
   return compiled(open_source(source, shapes, tpu, jax_python), progress)
 
 
-def open_source(source: Any, shapes: Any = '', tpu: str = DEFAULT_TPU,
+def open_source(source: Any, shapes: Any = '', tpu: str = schema.DEFAULT_TPU,
                 jax_python: str = '') -> Union[Opened, Source]:
   """The part of `read_source` before the compiler, which takes longest."""
   # What is wrong in the names is said before anything is lowered.
@@ -150,8 +149,8 @@ def compiled(opened: Union[Opened, Source],
       _from_compiled(opened.name, result, notes), tpu=opened.tpu)
 
 
-def open_all(names: Sequence[str], shapes: str = '', tpu: str = DEFAULT_TPU,
-             jax_python: str = '') -> list[Union[Opened, Source]]:
+def open_all(names: Sequence[str], shapes: str, tpu: str,
+             jax_python: str) -> list[Union[Opened, Source]]:
   """`open_source` for each; what is wrong becomes a fault of that source."""
   return [tried(name, open_source, name, shapes, tpu, jax_python)
           for name in names]
@@ -275,8 +274,7 @@ def _each_once(kernels: list[tpu_compiler.CompiledKernel]
   for compiled in kernels:
     name = compiled.module.name
     uses[name] += 1
-    if uses[name] > 1:
-      name += f' ({uses[name]})'
+    name += f' ({uses[name]})' if uses[name] > 1 else ''
     try:
       made = source_kernel(compiled, name)
       key = (*(getattr(made.kernel, field).tobytes() for field in _GRAPH),
@@ -301,11 +299,14 @@ def source_kernel(compiled: tpu_compiler.CompiledKernel,
           f'{name}: {node.name} has {len(node.shape.dimensions)} dimensions; '
           f'features have columns for {schema.MAX_DIMS}, so this kernel cannot '
           'be ranked')
-  unknown = sorted({node.opcode for node in nodes} - set(schema.OPCODES))
-  notes = [f'the model does not know what {shortened(unknown)} does: no '
-           'number of the data set stands for it'] if unknown else []
+  opcodes = sorted({node.opcode for node in nodes} - set(schema.OPCODES))
+  types = sorted({protos.TYPE_NAMES.get(node.shape.element_type, 'new types')
+                  for node in nodes} - set(schema.ELEMENT_TYPES))
+  notes = [f'{what}: no number of the data set stands for it' for what in (
+      opcodes and f'the model does not know what {shortened(opcodes)} does',
+      types and f'elements of {shortened(types)} count as 4 bytes each, so '
+      'bytes, analytic time and legal tiles are off') if what]
   arrays, none = features.module_arrays(compiled.module), np.zeros(0, np.int64)
-  kernel = Kernel(
-      name, arrays.node_feat, arrays.node_opcode, arrays.edge_index,
-      np.zeros((0, len(schema.CONFIG_FEATURES)), np.float32), none, none)
+  kernel = Kernel(name, *arrays[:3], np.zeros(
+      (0, len(schema.CONFIG_FEATURES)), np.float32), none, none)
   return SourceKernel(kernel, compiled.runs, tuple(notes), compiled=compiled)
