@@ -60,6 +60,12 @@ def test_shapes_of_arguments():
       lowering.lower_named('no:function', text)
 
 
+def test_types_that_tensorflow_lacks():
+  shapes = lowering.parse_shapes('f32[8] f8e3m4[8]')
+  with pytest.raises(UserError, match=r'--shapes: .*float8_e3m4'):
+    lowering.arguments_of_shapes(len, shapes)
+
+
 def test_functions_of_modules_and_files(module_name):
   shapes = 'f32[4,8] f32[8,16]'
   by_opcode = nodes(lowered(f'{module_name}:dense', shapes))

@@ -29,8 +29,7 @@ _TYPES = {'f32': 'float32', 'f16': 'float16', 'bf16': 'bfloat16',
           'u8': 'uint8', 'u16': 'uint16', 'u32': 'uint32', 'u64': 'uint64',
           'c64': 'complex64', 's2': 'int2', 'u2': 'uint2',
           'f4e2m1fn': 'float4_e2m1fn', **{f'f8{form}': f'float8_{form}' for form
-          in ('e4m3fn', 'e5m2', 'e4m3', 'e3m4', 'e8m0fnu', 'e4m3b11fnuz',
-              'e4m3fnuz', 'e5m2fnuz')}}
+          in ('e4m3fn', 'e5m2', 'e4m3', 'e3m4', 'e8m0fnu', 'e4m3b11fnuz')}}
 NUMPY_NAMES = {**_TYPES, **{name: name for name in _TYPES.values()}}
 _SHAPE = re.compile(r'([a-z]\w*)\[\s*((?:\d+(?:\s*,\s*\d+)*)?)\s*\]')
 # A function's name, with its module or the path of its file, or without.
@@ -129,12 +128,13 @@ def is_name(arguments: str) -> bool:
 def arguments_of_shapes(function: Callable, shapes: list) -> tuple:
   """What `parse_shapes` returns -> abstract arguments for `lower`."""
   if is_jax(function):
-    import jax
-    return tuple(jax.ShapeDtypeStruct(tuple(sizes), NUMPY_NAMES[name])
-                 for name, sizes in shapes)
-  import tensorflow as tf
-  return tuple(tf.TensorSpec(sizes, tf.as_dtype(NUMPY_NAMES[name]))
-               for name, sizes in shapes)
+    from jax import ShapeDtypeStruct as Spec
+  else:
+    from tensorflow import TensorSpec as Spec
+  try:
+    return tuple(Spec(tuple(dims), NUMPY_NAMES[name]) for name, dims in shapes)
+  except TypeError as error:  # TensorFlow, or an older JAX, lacks the type.
+    raise UserError(f'--shapes: {reason_of(error)}') from error
 
 
 def lower(function: Any, arguments: tuple, name: str = '') -> bytes:
