@@ -124,7 +124,8 @@ def main() -> None:
       description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
   parser.add_argument('dir')
   parser.add_argument('--tpu', choices=sorted(TOPOLOGIES), default='v3')
-  parser.add_argument('--only', nargs='*', help='names of programs')
+  parser.add_argument('--only', nargs='*', help='names of programs, also of '
+                      'those for layouts, which are in no split here')
   args = parser.parse_args()
   os.environ['JAX_PLATFORMS'] = 'cpu'
   from sample_programs import table

@@ -33,7 +33,8 @@ def compiled_module(program: table.Program, topology: str) -> bytes:
 
 def main() -> None:
   name, topology, out = sys.argv[1:]
-  module = compiled_module(table.PROGRAMS[name], topology)
+  module = compiled_module(
+      {**table.LAYOUT_PROGRAMS, **table.PROGRAMS}[name], topology)
   with open(out + '.tmp', 'wb') as file:
     file.write(module)
   os.replace(out + '.tmp', out)
