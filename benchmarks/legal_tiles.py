@@ -37,7 +37,6 @@ from tpu_graphs_ext.analytic.machines import MACHINES
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.data.schema import MAX_DIMS
 from tpu_graphs_ext.hlo import features, protos, tpu_compiler, tuning
-from tpu_graphs_ext.hlo import tiles as layouts
 from tpu_graphs_ext.sample import kernels as sample
 
 INFEASIBLE = 10 ** 9  # Cycles, and more.
@@ -83,7 +82,7 @@ def of_programs(folder: str, tpu: str, but: list[str]) -> Iterator[Weighed]:
       if key not in seen:
         seen.add(key)
         loops = loops_of(graph, tpu)
-        loops.tall = layouts.tall_tensors(kernel.module)
+        loops.note(tpu_compiler.stored_tensors(kernel.module))
         yield from _weighed(loops, kernel.window, tiles)
 
 

@@ -94,6 +94,62 @@ def in_tall_tiles(module, names, rows):
   return module
 
 
+def cut_rows(module, name, rows, tpu='v6e'):
+  """Bounds of the first loop if an instruction's layout tiles have so many."""
+  return candidates.choices_of(loops_of(
+      in_tall_tiles(module, {name}, rows), MACHINES[tpu]))[0]
+
+
+def test_bounds_that_cut_a_tall_layout_tile_are_left_out():
+  """64 rows of 8: of 64, 32, 22, 16, 13, 11, 10, 8 and so on the even ones."""
+  assert cut_rows(product(512, 512, 384, element_type='BF16'), 'convolution.12',
+                  16) == [64, 32, 22, 16, 10, 8, 6, 4, 2]
+
+
+def test_tall_bfloat16_may_be_cut_in_an_operand_with_float32():
+  """A row [64] in float32, as of a mean, makes all of the operand float32."""
+  for element_type, bounds in (('F32', [8, 4, 3, 2, 1]), ('BF16', [8, 4, 2])):
+    module = product(64, 512, 384, element_type='BF16')
+    entry = module.computations[0]
+    add(entry, 13, 'parameter', [64], element_type=element_type,
+        parameter_number=2)
+    add(entry, 14, 'fusion', [64, 512], operands=[10, 13], element_type='BF16')
+    entry.instructions[2].operand_ids[:] = [14, 11]
+    image, right, root, *rest = entry.instructions
+    del entry.instructions[:]
+    entry.instructions.extend([image, *rest, right, root])
+    assert cut_rows(module, 'parameter.10', 16) == bounds
+
+
+def test_a_tensors_sizes_of_one_do_not_matter():
+  """[1, 64, 512] is read as [64, 512]."""
+  module = product(64, 512, 384, element_type='BF16')
+  shape = module.computations[0].instructions[0].shape
+  loops = loops_of(module)
+  for sizes, layout in (([1, 64, 512], [2, 1, 0]), ([64, 1, 512], [2, 0, 1])):
+    for field, values in ((shape.dimensions, sizes),
+                          (shape.layout.minor_to_major, layout)):
+      del field[:]
+      field.extend(values)
+    loops.note(tpu_compiler.stored_tensors(in_tall_tiles(
+        module, {'parameter.10'}, 16)))
+    assert loops.rows.tolist() == [16, 8, 8]
+
+
+def test_products_of_8_bit_floats():
+  """f8e4m3fn [64, 512] x [512, 384]: a type that features do not have."""
+  loops = loops_of(in_tall_tiles(product(
+      64, 512, 384, element_type='F8E4M3FN'), {'parameter.10'}, 32),
+                   MACHINES['v7x'])
+  assert loops.element_bytes.tolist() == [1, 1, 1]
+  assert candidates.choices_of(loops)[0] == [8, 4]
+  # Two blocks of a byte, and three quarters of one for the matrix unit: 8 x 4
+  # and 64 x 3 layout tiles; the result, in one step.
+  held, _ = candidates.memory(loops)
+  assert held.counts(loops.whole[np.newaxis])['footprint_bytes'] == 1024 * (
+      1.75 * (8 * 4 + 64 * 3) + 8 * 3 + 4 * 8 * 3)
+
+
 def test_layout_tiles_of_16_or_32_rows_are_not_cut():
   """bf16 [64, 512] x [512, 384]: 8 of 8 rows, 3 of 128 columns, 64 summands."""
   def made(element_type='BF16'):
@@ -120,13 +176,29 @@ def test_layout_tiles_of_16_or_32_rows_are_not_cut():
       16))) == [plain[0], [2, 1]]
 
 
+def test_rows_of_an_image_have_no_blocks_of_256():
+  """[4096, 64] x [64, 384], and the gradient that reads it as [64, 4096].
+
+  A third of 512 layout tiles is 171: 192 of 256 rows at a time.
+  """
+  def rows(tpu):
+    return candidates.choices_of(loops_of(module, MACHINES[tpu]))[0]
+
+  module = product(4096, 64, 384)
+  assert rows('v7x') == rows('v6e') and 192 not in rows('v7x')
+  entry = module.computations[0]
+  image = entry.instructions[0].shape
+  image.dimensions[:] = [64, 4096]
+  numbers = entry.instructions[2].convolution_dimension_numbers
+  numbers.input_batch_dimension, numbers.input_feature_dimension = 1, 0
+  assert rows('v7x') == rows('v6e') and 176 in rows('v7x')
+
+
 def test_blocks_of_a_v7x_also_have_256_columns():
   for tpu, machine in MACHINES.items():
     assert candidates.choices_of(loops_of(
         product(64, 512, 640, element_type='BF16'), machine))[1] == (
             [5, 4, 3, 2, 1] if tpu == 'v7x' else [5, 3, 2, 1])
-  assert candidates.choices_of(loops_of(
-      product(848, 512, 384), MACHINES['v7x']))[0][1:4] == [64, 53, 48]
 
 
 @pytest.mark.parametrize(('window', 'listed'), [
@@ -226,7 +298,7 @@ def test_a_v6e_has_twice_the_memory_of_a_v5e():
     assert legal[legal[:, 1] == 8, 0].max() == most
 
 
-def test_what_windows_read_is_copied_by_a_v3(monkeypatch):
+def test_what_windows_read_is_copied(monkeypatch):
   """bf16 [9, 8, 8, 128] by windows [3, 1, 1, 1]; a tile [1, 8, 1, 1].
 
   Windows of 1 read 8 layout tiles of 2 KiB, and write 8: two of each, and those
@@ -242,11 +314,63 @@ def test_what_windows_read_is_copied_by_a_v3(monkeypatch):
   for bytes_, listed in ((needed, 1), (needed - 1, 0)):
     machine = with_memory('v3', bytes_)
     assert len(candidates.candidates(loops_of(module, machine)).tiles) == listed
-  # Others read them where they are, and lose some memory.
-  few = 8 * (2 + 2) * 2048 / MACHINES['v6e'].fills[1]
-  for bytes_, listed in ((few + 1, 1), (few - 1, 0)):
+  needed += 8 * 4096  # Others have sums in float32 too.
+  for bytes_, listed in ((needed, 1), (needed - 1, 0)):
     machine = with_memory('v6e', bytes_)
     assert len(candidates.candidates(loops_of(module, machine)).tiles) == listed
+  module.computations[0].instructions[0].shape.layout.memory_space = 1
+  needed -= 8 * 2 * 2048  # No blocks of what is on the chip.
+  for bytes_, listed in ((needed, 1), (needed - 1, 0)):
+    machine = with_memory('v6e', bytes_)
+    assert len(candidates.candidates(loops_of(module, machine)).tiles) == listed
+
+
+def needs(module, tile, tpu='v6e', most=False):
+  """KiB that a tile needs, by output and kernel bounds."""
+  loops = loops_of(module, MACHINES[tpu])
+  held, most_bytes = candidates.memory(loops)
+  tile = loops.tiles([tile[0]], np.array([tile[1]]))
+  needed = held.counts(tile)['footprint_bytes'][0] / 1024
+  return (needed, most_bytes) if most else needed
+
+
+def test_what_a_product_holds():
+  """[64, 256] x [256, 512] in tiles [16, 128] over 128 summands.
+
+  Layout tiles of 8 x 128: the image 2, the filter 16, the result 2, all read
+  twice. In float32 they have 4 KiB, and operands a copy in bfloat16.
+  """
+  tile = [2, 1], [16, 1]
+  module = product(64, 256, 512)
+  _, right, result = module.computations[0].instructions
+  blocks, copies = 2 * 4 * (2 + 16 + 2), 2 * (2 + 16)
+  assert needs(module, tile) == blocks + copies
+  # The compiler knows how much it has; of features alone, it is a guess.
+  assert needs(module, tile, most=True)[1] == 1.1 * 32 * 2 ** 20
+  right.shape.layout.memory_space = 1
+  assert needs(module, tile) == blocks + copies - 2 * 4 * 16
+  result.shape.layout.memory_space = 1  # Results have blocks all the same.
+  assert needs(module, tile) == blocks + copies - 2 * 4 * 16
+  # A v3 copies in float32, and what is on its chip was not looked at.
+  assert needs(module, tile, 'v3') == blocks + 4 * (2 + 16)
+  # bfloat16: 2 KiB, a part of them in another order, and sums in float32.
+  assert needs(product(64, 256, 512, element_type='BF16'), tile) == (
+      2 * 2 * (2 + 16 + 2) + 1.5 * (2 + 16) + 4 * 2)
+
+
+def test_few_summands_in_rows_are_16_for_the_matrix_unit():
+  """bf16 [128, 3, 128] over 3 rows, which are 4: 1 KiB each, and 4 of copy."""
+  loops, = geometry.loops_of([kernel_of_nodes([
+      ('parameter', (9, 3, 128), []), ('parameter', (1, 3, 256), []),
+      ('convolution', (9, 128, 256), [0, 1], {
+          'convolution_dim_numbers': (2, 1, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 1, 2),
+          'window_size': (1,), 'window_stride': (1,)})], [()])],
+                             MACHINES['v6e'])
+  loops.note([])
+  held, _ = candidates.memory(loops)
+  copies = held.nest.streams.copies[:, 0] * loops.element_bytes
+  assert copies.tolist() == [8, 8, 0]  # Bytes an element, of the result none.
+
 
 
 @pytest.mark.parametrize('tpu', NEW)

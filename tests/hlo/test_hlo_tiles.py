@@ -1,6 +1,5 @@
 """Layout tiles and tile bounds, by hand."""
 
-from support.tiny_hlo import elementwise
 from tpu_graphs_ext.hlo import tiles
 
 
@@ -20,13 +19,3 @@ def test_bound_candidates():
   for units in range(1, 100):
     every = {-(-units // n) for n in range(1, units + 1)}
     assert set(tiles.bound_candidates(units)) == every
-
-
-def test_tall_tensors():
-  module = elementwise([40, 256], [0, 1])
-  tile = module.computations[0].instructions[0].shape.layout.tiles.add()
-  assert not tiles.tall_tensors(module)  # A tile without sizes: damaged.
-  tile.dimensions.extend([8, 128])
-  assert not tiles.tall_tensors(module)
-  tile.dimensions[0] = 32  # The columns are the more major dimension.
-  assert tiles.tall_tensors(module) == {(32, 256, 40, 1, 1, 1, 1)}

@@ -3,11 +3,12 @@
 docs/ranking.md has the rules, and how well they do. A loop's bounds are those
 of `hlo.tiles.bound_candidates`, in steps where a tile would otherwise end
 inside something that is moved whole. A tile must fit on-chip memory, by
-estimate, up to a part that depends on the kind of kernel: `Machine.fills`.
+estimate: see `memory`.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator
 from typing import NamedTuple, Optional
@@ -20,6 +21,9 @@ from tpu_graphs_ext.hlo import tiles
 
 MOST_COMBINATIONS = 2**22  # Of bounds to try; of more, an even sample.
 _AT_ONCE = 2**15  # Combinations in memory.
+# Of blocks, in `vmem_limit_bytes`: of products and poolings of which it is
+# known what is on the chip; `Machine.fills` has those of others.
+_FILLS = 1.1, 1.0
 
 
 class Candidates(NamedTuple):
@@ -42,14 +46,10 @@ def candidates(loops: Loops, most: Optional[int] = None) -> Candidates:
   """The legal tiles of a kernel; of more than `most`, the same even sample."""
   choices = choices_of(loops)
   total = math.prod(map(len, choices))
-  of_product, of_pooling, of_others = loops.machine.fills
-  most_bytes = loops.machine.vmem_limit_bytes * (
-      of_product if loops.is_product else
-      of_pooling if loops.is_pooling else of_others)
   looked_at, fitting = 0, []
-  loops = _with_copies_for_windows(loops)
+  held, most_bytes = memory(loops)
   for numbers in _numbers(total):
-    needed = loops.counts(_tiles_of(numbers, choices))
+    needed = held.counts(_tiles_of(numbers, choices))
     fitting.append(numbers[needed['footprint_bytes'] <= most_bytes])
     looked_at += len(numbers)
   numbers = np.concatenate(fitting)
@@ -61,20 +61,46 @@ def candidates(loops: Loops, most: Optional[int] = None) -> Candidates:
       _tiles_of(numbers, choices), total, looked_at, number_fitting)
 
 
-def _with_copies_for_windows(loops: Loops) -> Loops:
-  """Some machines reduce windows in a copy of what is read, in float32."""
-  if not (loops.is_pooling and loops.machine.copies):
-    return loops
-  streams = loops.nest.streams
-  copies = 4 / _element_bytes(streams) * (
-      streams.kind[:, np.newaxis] == geometry.INPUT)
-  return Loops(loops.nest._replace(streams=streams._replace(
-      copies=copies.astype(np.float32))), loops.machine)
+def memory(loops: Loops) -> tuple[Loops, float]:
+  """(loops whose `footprint_bytes` are what their tiles need, the most bytes).
 
-
-def _element_bytes(streams) -> np.ndarray:
-  """[streams, 1]"""
-  return streams.tile_bytes / streams.unit.prod(1, keepdims=True)
+  If a compiled kernel says which operands are on the chip, those need no
+  blocks. The matrix unit reads copies in bfloat16 or in another order; sums
+  have room in a whole result of 4 bytes, or need it. Windows are reduced in a
+  copy of what they read, in float32.
+  """
+  nest, machine, streams = loops.nest, loops.machine, loops.nest.streams
+  kind = 0 if loops.is_product else 1 if loops.is_pooling else 2
+  most_bytes = machine.vmem_limit_bytes * machine.fills[kind]
+  is_known = loops.is_compiled and not machine.copies and kind < 2
+  if not is_known and not (machine.copies and loops.is_pooling):
+    return loops, most_bytes
+  size = loops.element_bytes[:, np.newaxis]
+  is_input = streams.kind[:, np.newaxis] == geometry.INPUT
+  copies, follows, sum_bytes = 4 / size * is_input, streams.follows, 0.0
+  if is_known:
+    most_bytes = machine.vmem_limit_bytes * _FILLS[kind]
+    is_result = streams.kind[:, np.newaxis] == geometry.OUTPUT
+    on_chip = loops.on_chip[:, np.newaxis] & ~is_result
+    has_room = is_result & (size == 4) & (
+        8 * streams.size.prod(1, keepdims=True)
+        > loops.size[:loops.rank].prod())
+    sum_bytes = 4.0 * (not has_room.any())
+    if loops.is_product:
+      # Summands in 2 or 4 rows get the 16 of bfloat16.
+      summed = np.split(_elements(loops) * nest.features[0], 2, axis=2)[1]
+      rows = np.where(summed.any(2) & (streams.size > 1), streams.unit, 8)
+      rows = np.where(rows > 1, rows, 8).min(1, keepdims=True)
+      copies = (streams.copies > 0) * np.where(
+          rows < 8, 32 / rows / size, np.where(size > 2, 2 / size, 0.75))
+    # Of what no loop changes there is one block; then there is none.
+    copies, follows = copies - on_chip, np.where(on_chip, 0, follows)
+  streams = streams._replace(
+      copies=copies.astype(np.float32), follows=follows.astype(np.float32),
+      tile_bytes=np.float32(size * streams.unit.prod(1, keepdims=True)))
+  return Loops(nest._replace(
+      streams=streams, sum_bytes=np.float32([sum_bytes])),
+               dataclasses.replace(machine, copies=True)), most_bytes
 
 
 def _numbers(total: int) -> Iterator[np.ndarray]:
@@ -117,12 +143,17 @@ def _bounds(loops: Loops, place: int) -> list[int]:
     return [units]  # Windows in rows or columns are not cut,
   if place == loops.rank - 2 and step == 1 and loops.windows[place + 1] > 1:
     return list(range(units, 0, -1))  # and beside columns all rows are tried.
-  # Of products also 128 elements at a time, or 256.
+  # Of products also 128 elements at a time, or 256 but of the image's rows.
   for columns in (
       {tiles.LANES, machine.block_columns} if loops.is_product else ()):
-    if unit > 1 and (step == 1 or columns > tiles.LANES):
+    if unit > 1 and (step == 1 if columns == tiles.LANES else
+                     not _is_image_row(loops, place)):
       bounds = sorted({*bounds, *tiles.bound_candidates(
           units, math.lcm(step, max(1, columns // unit)))}, reverse=True)
+  if loops.is_product and unit == tiles.SUBLANES:
+    rows = _rows(loops, place)
+    bounds = [bound for bound in bounds
+              if bound == units or bound % rows == 0]
   in_lanes = tiles.LANES // max(1, min(unit, tiles.LANES))
   if machine.divides and not loops.is_product and in_lanes > 1 and (
       _cuts_result_lanes(loops, place)):
@@ -151,6 +182,13 @@ def _cuts_result_lanes(loops: Loops, place: int) -> bool:
                & (streams.unit >= tiles.LANES)).any())
 
 
+def _is_image_row(loops: Loops, place: int) -> bool:
+  """Whether a loop is of a result's rows that the filter does not have."""
+  of_filter = loops.nest.streams.follows[loops.nest.streams.kind == 1]
+  return (place < loops.rank and loops.unit[place] < tiles.LANES
+          and not (of_filter[:, loops.axes[place]] > 0).any())
+
+
 def _step(loops: Loops, place: int) -> int:
   """Layout tiles that a tile must not split."""
   axis, in_lanes = loops.axes[place], max(1, tiles.LANES // loops.unit[place])
@@ -166,16 +204,25 @@ def _step(loops: Loops, place: int) -> int:
   for side in range(geometry.INPUT):
     is_operand |= (kind == side) & ~(is_operand & (kind == side)).any()
   # Whole lanes of operands, of windows, and of results.
-  if (follows & is_operand & (streams.unit >= tiles.LANES)).any() or (
+  is_untold = (
+      loops.is_compiled and loops.is_product and place >= loops.rank
+      and loops.unit[place] > 1 and not (follows & (kind == 0)).any())
+  if is_untold or (follows & is_operand & (streams.unit >= tiles.LANES)
+                    ).any() or (
       _cuts_result_lanes(loops, place)) or (
           loops.is_pooling and loops.windows[loops.rank - 1] < 2
           and (axis, tiles.LANES) in loops.kernel_axes):
     steps.append(in_lanes)
-  # Whole layout tiles of 16 or 32 rows.
-  if loops.is_product and loops.unit[place] == tiles.SUBLANES:
-    in_rows = (follows & (streams.unit == tiles.SUBLANES)).any(1)
-    rows = np.rint(32 / _element_bytes(streams)).astype(int)
-    steps += [row // tiles.SUBLANES for row, *sizes in np.hstack([
-        rows, streams.size.astype(int)])[in_rows].tolist()
-              if (row, *sizes) in loops.tall]
   return math.lcm(*map(int, steps))
+
+
+def _rows(loops: Loops, place: int) -> int:
+  """Layout tiles of 8 rows that make one of 16 or 32, which is not cut."""
+  streams = loops.nest.streams
+  in_rows = ((_elements(loops)[..., loops.axes[place]] > 0)
+             & (streams.unit == tiles.SUBLANES)).any(1)
+  for side in range(geometry.INPUT):  # Not of bfloat16 in a float32 operand.
+    of_side = (streams.kind == side) & (streams.size.prod(1) > 1)
+    if (loops.element_bytes[of_side] == 4).any():
+      in_rows &= ~(of_side & (loops.element_bytes == 2))
+  return max([1, *(loops.rows[in_rows] // tiles.SUBLANES).tolist()])

@@ -9,7 +9,7 @@ from typing import Any, Optional
 
 import numpy as np
 
-from tpu_graphs_ext.analytic import geometry
+from tpu_graphs_ext.analytic import candidates, geometry
 from tpu_graphs_ext.analytic.machines import TpuConstants
 from tpu_graphs_ext.data.kernel import Kernel
 
@@ -77,8 +77,7 @@ class Explanation:
     moved_bytes: between main and on-chip memory, with padding and re-reads.
     least_bytes: the same for a single tile that covers the whole kernel.
     block_bytes: one block of every stream: the first transfer.
-    footprint_bytes: on-chip memory, by estimate: two blocks of every stream,
-      and a product's sums.
+    footprint_bytes: on-chip memory, by estimate, see `candidates.memory`.
     padding: elements in whole layout tiles over the tiled tensor's own.
     rounding: layout tiles in whole tiles over the tiled tensor's own.
     terms: parts of the time, ns.
@@ -160,7 +159,11 @@ class Explainer:
   def explain(self, tiles: np.ndarray) -> list[Explanation]:
     """Explains tiles int64 [configs, loops]."""
     loops = self.loops
-    counted = loops.counts(np.concatenate([loops.whole[np.newaxis], tiles]))
+    every = np.concatenate([loops.whole[np.newaxis], tiles])
+    counted = loops.counts(every)
+    held, _ = candidates.memory(loops)
+    if held is not loops:
+      counted['footprint_bytes'] = held.counts(every)['footprint_bytes']
     sizes = (loops.output_bounds(tiles), loops.kernel_bounds(tiles),
              *loops.elements(tiles))
     explanations = []

@@ -21,7 +21,7 @@ from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.data.schema import DEFAULT_TPU
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.hlo.tiles import LANES, physical_dims
+from tpu_graphs_ext.hlo.tiles import LANES, SUBLANES, Stored, physical_dims
 
 INPUT, OUTPUT = 2, 3  # Kinds of streams, besides those of a product.
 _WIDTH, _DIMS = len(schema.NODE_FEATURES), schema.MAX_DIMS
@@ -47,12 +47,13 @@ class Loops:
     products: number of convolutions and matrix products; with several, the
       loops are the last one's.
     is_product, is_pooling: whether there is one; whether windows are reduced.
-    tall: `hlo.tiles.tall_tensors` of the kernel, which features do not tell.
+    element_bytes, rows, on_chip: [streams], of an element, of a layout tile,
+      and whether it needs no blocks; features say 8 rows and no.
+    is_compiled: whether that is known, see `note`.
     windows: int [rank], elements of a pooling's window.
   """
 
   def __init__(self, nest: Any, machine: Machine = MACHINES[DEFAULT_TPU]):
-    self.tall: frozenset[tuple[int, ...]] = frozenset()
     self.nest = nest._replace(hardware=nest.hardware._replace(
         matrix_side=np.float32(machine.matrix_unit)))
     self.machine = machine
@@ -67,6 +68,11 @@ class Loops:
     self.products = int(nest.products[0])
     self.is_product = self.products > 0
     self.is_pooling = bool(nest.has_pool[0])
+    streams, self.is_compiled = nest.streams, False
+    self.element_bytes = (
+        streams.tile_bytes[:, 0] / streams.unit.prod(1)).astype(int)
+    self.rows = np.full(len(streams.kind), SUBLANES)
+    self.on_chip = np.zeros(len(streams.kind), bool)
     self._every = np.ones(len(unit), np.int64)  # A tile of all 12 axes.
     # A window has its features in lanes, and follows them where they are rows.
     kernel_unit = unit[_DIMS:] if self.is_product else np.where(
@@ -74,6 +80,19 @@ class Loops:
     self.kernel_axes = [
         (int(axis), int(unit)) for axis, unit in zip(
             nest.kernel_axis[0], kernel_unit) if axis >= 0]
+
+  def note(self, tensors: Sequence[Stored]) -> None:
+    """Takes what features do not tell, of a compiled kernel's tensors."""
+    streams, waiting, self.is_compiled = self.nest.streams, [*tensors], True
+    for number, sizes in enumerate(streams.size.astype(int).tolist()):
+      key = (streams.kind[number] == OUTPUT,
+             tuple(size for size in sizes if size > 1),
+             self.element_bytes[number])
+      tensor = next((t for t in waiting if t[:3] == key), None)
+      if tensor:
+        waiting.remove(tensor)
+        (self.element_bytes[number], self.rows[number],
+         self.on_chip[number]) = tensor[3:]
 
   def tiles(self, output_bounds, kernel_bounds) -> np.ndarray:
     """int64 [tiles, loops], from int [tiles, rank] and [tiles, filter rank]."""

@@ -50,8 +50,8 @@ class Machine:
   divides: bool = True  # Tiles of a result's columns must be equally large.
   # A product keeps its operands and sums in float32, a pooling what it reads.
   copies: bool = False
-  # Of blocks, in `vmem_limit_bytes`: of products, poolings, other kernels.
-  # More than 1, for some tensors need no blocks: they are held on the chip.
+  # Of blocks, in `vmem_limit_bytes`: of products, poolings, other kernels, if
+  # it is not known which tensors are held on the chip and need none.
   fills: tuple[float, float, float] = (1.5, 0.95, 1.0)
 
   @property

@@ -78,16 +78,11 @@ class GroupedProduct:
   out_bytes: int
   narrow: str = ''  # As of `Product`.
 
-  ignored = ()
+  ignored, sublanes = (), Product.sublanes
 
   @property
   def sums_rows(self) -> bool:
     return self.kind == 'drhs'
-
-  @property
-  def sublanes(self) -> int:
-    """A tile's rows are a multiple of this."""
-    return 8 * 4 // min(4, self.x_bytes, self.out_bytes)
 
   def text(self) -> str:
     """Its sizes."""

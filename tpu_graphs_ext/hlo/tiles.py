@@ -16,9 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
-
-from tpu_graphs_ext.data.schema import MAX_DIMS
+from typing import NamedTuple
 
 LANES = 128  # Elements of a layout tile on the most minor dimension.
 SUBLANES = 8  # The same on the second most minor.
@@ -52,23 +50,14 @@ def physical_dims(minor_to_major: Sequence[int], rank: int) -> list[int]:
   return dims if sorted(dims) == list(range(rank)) else list(range(rank))
 
 
-def tall_tensors(module: Any) -> frozenset[tuple[int, ...]]:
-  """The tensors that a compiled kernel reads or writes, and a TPU stores in
-  layout tiles of 16 (of 2-byte elements) or 32 rows (of 1 byte).
-
-  Each as its rows and six sizes, most major first, then ones.
-  """
-  tall = set()
-  for node in next(c.instructions for c in module.computations
-                   if c.id == module.entry_computation_id):
-    for shape in node.shape.tuple_shapes or [node.shape]:
-      layout, rank = shape.layout, len(shape.dimensions)
-      rows = [row for tile in layout.tiles[:1] for row in tile.dimensions[:1]]
-      if 2 <= rank <= MAX_DIMS and rows and SUBLANES < rows[0] < LANES:
-        dims = physical_dims(layout.minor_to_major, rank)
-        tall.add((*rows, *(shape.dimensions[dim] for dim in dims),
-                  *[1] * (MAX_DIMS - rank)))
-  return frozenset(tall)
+class Stored(NamedTuple):
+  """A tensor that a compiled kernel reads or writes, as a TPU stores it."""
+  is_result: bool
+  sizes: tuple[int, ...]  # Physical, most major first, without ones.
+  listed_bytes: int  # Of an element, as features have it: 4 of other types.
+  element_bytes: int
+  rows: int  # Of a layout tile; 16 of some 2-byte elements, 32 of 1 byte.
+  is_on_chip: bool  # For the whole kernel, so it needs no blocks.
 
 
 def bound_candidates(units: int, step: int = 1) -> list[int]:

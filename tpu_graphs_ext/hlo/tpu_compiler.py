@@ -13,8 +13,16 @@ import collections
 import json
 from typing import NamedTuple, Optional
 
+from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.hlo import libtpu, loops, programs, protos, subprocesses
+from tpu_graphs_ext.hlo import (
+  libtpu,
+  loops,
+  programs,
+  protos,
+  subprocesses,
+  tiles,
+)
 
 # An estimate of 2^63-1 cycles, or half of it, means an infeasible tile.
 INFEASIBLE_CYCLES = 10**12
@@ -110,6 +118,27 @@ def root_of(kernel: protos.HloModuleProto) -> protos.HloInstructionProto:
   computations = {c.id: c for c in kernel.computations}
   entry = computations[kernel.entry_computation_id]
   return _nodes(entry)[entry.root_id]
+
+
+def stored_tensors(kernel: protos.HloModuleProto) -> list[tiles.Stored]:
+  """What a compiled kernel reads and writes; features tell half of it."""
+  tensors = []
+  entry = next(c for c in kernel.computations
+               if c.id == kernel.entry_computation_id)
+  for node in entry.instructions:
+    for shape in node.shape.tuple_shapes or [node.shape]:
+      layout, sizes = shape.layout, shape.dimensions
+      name = protos.TYPE_NAMES.get(shape.element_type, '')
+      size = tiles.element_bytes(name)
+      rows = [tile.dimensions[0] for tile in layout.tiles[:1]
+              if len(tile.dimensions) == 2]
+      tensors.append(tiles.Stored(
+          node.id == entry.root_id,
+          tuple(sizes[dim] for dim in tiles.physical_dims(
+              layout.minor_to_major, len(sizes)) if sizes[dim] > 1),
+          size if name in schema.ELEMENT_TYPES else 4, size,
+          max([tiles.SUBLANES, *rows]), layout.memory_space == 1))
+  return tensors
 
 
 def window_of(node: protos.HloInstructionProto) -> Optional[Window]:

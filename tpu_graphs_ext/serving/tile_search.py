@@ -21,9 +21,8 @@ from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.engine import out_of_range, pretrained, scoring, threads
 from tpu_graphs_ext.engine.settings import TOP_CONFIGS
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.hlo import features, kernel_sources
+from tpu_graphs_ext.hlo import features, kernel_sources, tpu_compiler
 from tpu_graphs_ext.hlo.kernel_sources import never_timed
-from tpu_graphs_ext.hlo.tiles import tall_tensors
 from tpu_graphs_ext.serving import compiler_report, tile_ranking
 from tpu_graphs_ext.tasks import feature_stats
 from tpu_graphs_ext.tasks.tile import LoadSettings
@@ -134,7 +133,7 @@ def rank_kernel(ranker: scoring.Ranker, source: kernel_sources.SourceKernel,
   """
   explainer = explainer_of(ranker, source.kernel, loops, tpu)
   if source.compiled.module is not None:
-    explainer.loops.tall = tall_tensors(source.compiled.module)
+    explainer.loops.note(tpu_compiler.stored_tensors(source.compiled.module))
   kernel, default_notes = _with_default(source, explainer.loops)
   legal, notes = legal_tiles(explainer, kernel)
   unfamiliar = out_of_range.of_nodes(ranker.stats, kernel, ranker.opcodes)
