@@ -87,12 +87,13 @@ def test_a_function_keeps_its_distance_from_its_kind():
       5, rel=0.2)
 
 
-@pytest.mark.parametrize('skew, scatter', [(0, 0.1), (0.2, 0.6)])
-def test_what_one_launch_says_of_another_by_hand(skew, scatter):
+@pytest.mark.parametrize('skew, scatter, threads', [
+    (0, 0.1, 0), (0.2, 0.6, 0), (0, 0.1, 1)])  # One thread is a known size.
+def test_what_one_launch_says_of_another_by_hand(skew, scatter, threads):
   # Formulas of one launch are exact: only an added one is off. 1 us expected,
   # e us seen; residual 1, covariance .4^2 + 2 * .4^2 + .3^2 + .4^2 = .73.
   known = calibrate.Calibration(
-      ('t',), 'a GPU', {ADD: {(0, 1e6, 0): calibrate.Times(
+      ('t',), 'a GPU', {ADD: {(0, 1e6, threads): calibrate.Times(
           math.e, math.e * math.exp(skew), 4)}}, {})
   known.__dict__['formulas'] = {'': [1.0, 0, 0, 0]}
   noise = 0.05**2 + scatter**2 / 4
@@ -103,11 +104,13 @@ def test_what_one_launch_says_of_another_by_hand(skew, scatter):
       (1e6 * math.exp(1.5), math.exp(
           (2 * 0.16 / 1.5 + 0.16 + 0.09 + 0.16 / (1 + 2.25 / 2.88))
           / (0.73 + noise + 0.0225 * 2.25)))):
-    assert known.us(ADD, {'bytes': size}) == pytest.approx(expected)
+    assert known.us(ADD, {'bytes': size, 'threads': threads}) == (
+        pytest.approx(expected))
   # Another family, then another kind.
-  assert known.us('elementwise<b>', {'bytes': 1e6}) == pytest.approx(
+  size = {'bytes': 1e6, 'threads': threads}
+  assert known.us('elementwise<b>', size) == pytest.approx(
       math.exp(0.16 / (0.73 + noise)))
-  assert known.us('sgemm', {'bytes': 1e6}) == 1
+  assert known.us('sgemm', size) == 1
 
 
 def test_medians_are_predicted_and_means_add_up():
@@ -354,7 +357,7 @@ def test_the_file_holds_all_of_a_calibration(tmp_path):
   for content, said in (
       ('[]', 'was not written by --calibrate'), ('{', 'is not JSON'),
       ('{"calibration": {"host": {}}}', 'format is None'),
-      ('{"calibration": {"format": 2}}', 'sources is None; it must be a list'),
+      ('{"calibration": {"format": 3}}', 'sources is None; it must be a list'),
       (calibrate.to_json(known).replace('4.0', '-4'),
        r'host pause is \[-4, 2\]; it must be 2 numbers from 0'),
       (calibrate.to_json(known).replace('8.0', '0'),

@@ -136,11 +136,13 @@ def test_bags_of_one_table():
   # 4 bags of 2 indices of 8 bytes, and of 50 rows those that 8 draws meet.
   rows = 32 * 50 * (1 - math.exp(-8 / 50))
   moved = {'multiply_adds': 8, 'bytes': 4 * (16 + 32) + rows}
+  # Warps read 32 values at a time, though a row has 8.
   assert sizes_of(bag, grid=[1024, 1, 1], block=[32, 8, 1]) == pytest.approx(
-      {**moved, 'threads': 4 * 8})
-  each = op('aten::embedding', 0, 9, [[50, 8], [2, 4]], types[:2])
+      {**moved, 'multiply_adds': 8 * 32, 'threads': 4 * 32})
+  each = op('aten::embedding', 0, 9, [[50, 40], [2, 4]], types[:2])
   assert sizes_of(each) == pytest.approx({
-      'multiply_adds': 8, 'bytes': 8 * (8 + 32) + rows, 'threads': 8 * 8})
+      'multiply_adds': 8 * 64, 'bytes': 8 * (8 + 160) + 5 * rows,
+      'threads': 8 * 64})
   # The number of rows of the gradient is the argument after five tensors.
   step = op('aten::_embedding_bag_dense_backward', 0, 9,
             [[4, 8], [8], [8], [4], [0], []], [*types[:3], *types[1:]],

@@ -112,7 +112,7 @@ class Calibration:
   def _known(self) -> dict[str, tuple]:
     """By kind: of each function and size
       `Times` [launches]
-      float64 [launches, 3]: logarithms of sizes, 0 if unknown
+      float64 [launches, 3]: sizes, 0 if unknown
       float64 [launches]: residual, log(median / formula), and its variance
       str [3, launches]: arithmetic, family, function
     """
@@ -120,7 +120,7 @@ class Calibration:
     for name, points in self.launches.items():
       for point, times in points.items():
         rows[kinds.kind_of(name)].append((
-            times, np.log(np.maximum(point, 1)), kinds.labels_of(name),
+            times, point, kinds.labels_of(name),
             math.log(times.median_us / self.formula_us(name, point))))
     for kind, launches in rows.items():
       times, points, labels, residual = zip(*launches)
@@ -137,7 +137,7 @@ class Calibration:
     if kinds.kind_of(name) not in self._known:
       return 0.0
     _, sizes, residual, noise, labels = self._known[kinds.kind_of(name)]
-    apart = sizes - np.log(np.maximum(point, 1))
+    apart = np.log(np.maximum(sizes, 1)) - np.log(np.maximum(point, 1))
     other = (sizes == 0) != (np.array(point) == 0)
     apart[other], other = 0, other.any(1)
     covariance = _covariance(
@@ -237,7 +237,7 @@ def to_json(learned: Calibration) -> str:
                    for name, points in learned.launches.items()}}}, indent=1)
 
 
-_FORMAT = 2  # Of the file: what the sizes of kernels in it count.
+_FORMAT = 3  # Of the file: what the sizes of kernels in it count.
 _RULES = {dict: 'an object', list: 'a list', str: 'a text'}
 
 

@@ -209,9 +209,10 @@ def _embedding(call: Event, inputs: Sequence[Any]) -> dict[str, Any]:
 
   The indices, the results and each row that occurs move once; of n draws from
   r rows r * (1 - exp(-n / r)) are expected to occur. `multiply_adds` is the
-  number of lookups, and of a forward kernel, whose grid has a limit, `threads`
-  that of results. The arguments are weight or gradient, indices and, for bags,
-  offsets; the gradient's number of rows is not a tensor.
+  number of lookups; of a forward kernel, whose warps each read 32 values of a
+  row and whose grid has a limit, that of values read, and `threads` that of
+  results. The arguments are weight or gradient, indices and, for bags, offsets;
+  the gradient's number of rows is not a tensor.
   """
   rows, indices = inputs[:2]
   bags, draws = 'bag' in call.name, indices.values
@@ -222,8 +223,9 @@ def _embedding(call: Event, inputs: Sequence[Any]) -> dict[str, Any]:
   _require(results > 0 and draws > 0 and height > 0 and len(rows.shape) > 1)
   row_bytes = rows.shape[-1] * rows.value_bytes
   each = draws / results * indices.value_bytes + row_bytes
+  lanes = -(-rows.shape[-1] // 32) * 32
   forward = {} if 'backward' in call.name else {
-      'threads': results * rows.shape[-1]}
+      'multiply_adds': draws * lanes, 'threads': results * lanes}
   return {'multiply_adds': draws, **forward,
           'bytes': results * each
                    + row_bytes * height * -math.expm1(-draws / height)}
