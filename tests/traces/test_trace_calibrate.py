@@ -178,7 +178,7 @@ def replayed(trace, us, **host):
   constants = {'latency': 3, 'between': 1, 'pause': 10, 'call': 2, **host}
   return replay.replay(
       trace, {key: (value, 1) for key, value in constants.items()},
-      dict.fromkeys(trace.work, us))
+      dict.fromkeys(trace.work, us))[:2]
 
 
 def test_a_queue_and_a_stream_by_hand():
@@ -302,12 +302,12 @@ def test_a_step_that_the_gpu_bounds_by_hand():
     host = replay.host_of(part)
     # The wait for earlier work is no stall. A period is what the GPU takes.
     assert not any('stall' in key for key in host)
-    assert replay.replay(part, host, true) == (100, 100)
+    assert replay.replay(part, host, true)[:2] == (100, 100)
   # Of all steps, begin with the first: 415 us of the four.
   whole = kineto.steps_of(trace, None)
   true = {each: each.duration_us for each in whole.work}
-  assert replay.replay(whole, replay.host_of(whole), true) == pytest.approx(
-      (415 / 4, 415 / 4))
+  assert replay.replay(whole, replay.host_of(whole), true)[:2] == (
+      pytest.approx((415 / 4, 415 / 4)))
 
 
 def test_work_that_was_launched_before_the_trace_is_earlier_work():
@@ -319,19 +319,19 @@ def test_work_that_was_launched_before_the_trace_is_earlier_work():
   assert len(part.work) == 2
   host = replay.host_of(part)
   assert not any('stall' in key for key in host)
-  assert replay.replay(part, host, dict.fromkeys(part.work, 70)) == (70, 100)
+  assert replay.replay(part, host, dict.fromkeys(part.work, 70))[:2] == (70, 100)
 
 
 def test_work_waits_for_what_its_stream_got_before_the_trace():
-  """Stream 8 is busy until 400, from after the first launch on."""
+  """Stream 8 is busy until 110, from after the first launch on."""
   trace = traced(
       tiny.step(1, 40, 40), launch(1, 50), kernel(1, 60, 20),
-      kernel(9, 70, 330, stream=8),
-      tiny.step(2, 80, 40), launch(2, 90), kernel(2, 400, 100, stream=8))
+      kernel(9, 70, 40, stream=8),
+      tiny.step(2, 80, 40), launch(2, 90), kernel(2, 110, 40, stream=8))
   part = kineto.steps_of(trace, [1, 2])
   assert replay.replay(part, replay.host_of(part), {
       each: each.duration_us for each in part.work}) == (
-          (500 - 40) / 2, (500 - 40) / 2)
+          (150 - 40) / 2, (150 - 40) / 2, [])
 
 
 def test_a_step_that_the_host_bounds_has_all_of_its_time():
@@ -342,7 +342,28 @@ def test_a_step_that_the_host_bounds_has_all_of_its_time():
   host = replay.host_of(kineto.steps_of(trace, [1]))
   assert host['pause  k > step'] == (68, 1)
   part = kineto.steps_of(trace, [2, 3])
-  assert replay.replay(part, host, dict.fromkeys(part.work, 5)) == (100, 100)
+  assert replay.replay(part, host, dict.fromkeys(part.work, 5))[:2] == (100, 100)
+
+
+def test_steps_of_an_interrupted_host_are_left_out():
+  """Of six, the first is cold, and something else runs during the fourth."""
+  events, start = [], 0
+  for number, us in enumerate((900, 100, 120, 400, 110, 130), 1):
+    events += [tiny.step(number, start, us), launch(number, start + us - 50),
+               kernel(number, start + us - 40, 5)]
+    start += us
+  trace = traced(*events)
+  part = kineto.steps_of(trace, None)
+  times = dict.fromkeys(part.work, 5)
+  host = replay.host_of(part)
+  assert host['pause step >  k'] == ((50 + 70 + 60 + 80) / 4, 4)
+  assert replay.replay(part, host, times) == (
+      pytest.approx(115), pytest.approx(115), [1, 4])
+  # Every other step: 3 and 5, of which there is no unusual one.
+  part = kineto.steps_of(trace, range(3, 7, 2))
+  assert replay.host_of(part)['pause step >  k'] == ((70 + 60) / 2, 2)
+  assert replay.replay(part, host, dict.fromkeys(part.work, 5)) == (
+      pytest.approx(115), pytest.approx(115), [])
 
 
 # ------------------------------------------------------------------- the file

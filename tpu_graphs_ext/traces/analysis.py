@@ -32,7 +32,7 @@ class Comparison(NamedTuple):
   kernels: pd.DataFrame  # `COLUMNS` of each kernel, copy and fill, by start.
   # Microseconds of a step; predictions are None without a host's constants, and
   # it is {} without a launch. See `_step`.
-  step: dict[str, Optional[float]]
+  step: dict[str, Any]
   communication_us: float  # Time of kernels that wait for other processes.
 
 
@@ -99,15 +99,16 @@ def compared(path: str, steps: Optional[Sequence[int]],
 
 
 def _step(trace: Trace, learned: Calibration, means: dict,
-          recorded: dict) -> dict[str, Optional[float]]:
+          recorded: dict) -> dict[str, Any]:
   """The period, measured, predicted and with communication as recorded; how
-  long the GPU is busy; and about what the profiler adds to the host."""
-  (predicted, measured), (known, _) = (
+  long the GPU is busy; about what the profiler adds to the host; and the steps
+  that are left out of the period."""
+  (predicted, measured, slow), (known, *_) = (
       replay.replay(trace, learned.host, times)
       for times in (means, {**means, **recorded}))
   if replay.PAUSE not in learned.host:
     predicted = known = None
-  count = max(len(trace.steps), 1)
+  count = len({call.step for call in trace.calls} - {None}) or 1
   calls = collections.Counter(call.kind for call in trace.calls)
   added_us = sum(learned.host.get(f'profiler {kind}', (us,))[0] * calls[kind]
                  for kind, us in _ADDED.items())
@@ -115,7 +116,7 @@ def _step(trace: Trace, learned: Calibration, means: dict,
       'measured_us': measured, 'predicted_us': predicted,
       'communication_as_recorded_us': known,
       'gpu_busy_us': sum(each.duration_us for each in trace.work) / count,
-      'profiler_us': added_us / count}
+      'profiler_us': added_us / count, 'slow_steps': slow}
 
 
 def _work_of(path: str, steps: Optional[Sequence[int]]) -> Trace:
@@ -166,8 +167,8 @@ Kernel functions with the largest errors in us
 {_table(by_function.loc[dearest])}"""
 
 
-def _step_text(trace: Trace, step: dict[str, Optional[float]]) -> str:
-  measured, predicted, known, busy, added = step.values()
+def _step_text(trace: Trace, step: dict[str, Any]) -> str:
+  measured, predicted, known, busy, added, slow = step.values()
   what = ('A step, from the end of one to the end of the next' if trace.steps
           else 'From the first launch to the last end')
   said = 'not predicted: this needs --calibrate on a program too, for the host'
@@ -179,7 +180,9 @@ def _step_text(trace: Trace, step: dict[str, Optional[float]]) -> str:
           f'{added:,.0f} us to the host; without it expect about '
           f'{max(busy, measured - added):,.0f} us\n')
   return (f'{what}, in us: measured {measured:,.1f}, {said}\n'
-          f'{host if busy < 0.9 * measured else ""}\n')
+          f'{host if busy < 0.9 * measured else ""}'
+          + (f'Left out, because they took much longer: steps '
+             f'{", ".join(map(str, slow))}\n' if slow else '') + '\n')
 
 
 _FORMATS = {'kernels': '{:,d}'.format, 'ratio': '{:.3f}'.format,

@@ -24,6 +24,9 @@ _NEAR_US = 20.0
 # Kernels that run at once slow each other: two take 2**0.3 times as long. The
 # median of the sweep's products and recurrent cells on an H100.
 _SHARED = 0.3
+# Of steps that take longer than so many median ones, the host was interrupted:
+# on shared machines others took up to 1.3.
+_SLOW = 4 / 3
 _MOST_ENDED = 64  # Pieces of work that one may have waited for.
 LATENCY, BETWEEN, PAUSE, CALL = 'latency', 'between', 'pause', 'call'
 _STEP, _STALL = 'step', 'stall'
@@ -38,6 +41,7 @@ class Command:
   work: Sequence[Event]
   waits_for: Optional[Event]
   name: str  # Of operator and work, or `_STEP`: it tells pauses apart.
+  step: Optional[int] = None  # That it is of; a border is of that which ends.
   # The last command of any thread that ended before this one started.
   before: Optional[Command] = None
 
@@ -67,11 +71,11 @@ def commands_of(trace: Trace) -> list[Command]:
   launched = collections.defaultdict(list)
   for each in trace.work:
     launched[each.launch].append(each)
-  borders = [time for call in trace.calls if call.step is not None
-             for time in (call.start, call.end)]
+  marks = [call for call in trace.calls if call.step is not None]
   # A step begins where the one before it ends, or a little later.
-  commands = [Command(time, time, (), (), None, _STEP)
-              for time in {*borders[::2], *borders[-1:]}]
+  steps = {**{mark.start: mark.step for mark in marks},
+           **{mark.end: None for mark in marks[-1:]}}
+  commands = [Command(time, time, (), (), None, _STEP) for time in steps]
   ended = _finder(trace)
   last: dict[tuple, Event] = {}  # Work, by thread and operator.
   for call in trace.calls:
@@ -95,8 +99,11 @@ def commands_of(trace: Trace) -> list[Command]:
         f'{name} {work[0].name if work else call.name}'))
   commands.sort(key=lambda command: (command.start, command.end))
   by_end = iter(sorted(commands, key=lambda command: command.end))
-  before, following = None, next(by_end, None)
+  before, following, step = None, next(by_end, None), None
   for command in commands:
+    command.step = step
+    if command.name == _STEP and trace.steps:
+      step = steps[command.start]
     while following is not command and following.end <= command.start:
       before, following = following, next(by_end)
     command.before = before
@@ -124,13 +131,20 @@ def host_of(trace: Trace) -> dict[str, tuple[float, int]]:
   of a stream that nothing in the trace explains.
   """
   times = collections.defaultdict(list)
-  for command in commands_of(trace):
+  commands = commands_of(trace)
+  _, _, begin = _earlier(trace, commands)
+  usual = _usual(trace, _periods(trace, commands, begin))
+  commands = [command for command in commands if command.step in usual]
+  launches = {each for command in commands for each in command.work}
+  for command in commands:
     if command.before is not None:
       for key in _pause_keys(command):
         times[key].append(command.start - command.before.end)
     if command.waits_for is None and command.name != _STEP:
       times[CALL].append(command.end - command.start)
   for each, before, other, key in _queues(trace):
+    if each not in launches:
+      continue
     ready = [past.end for past in (before, other) if past is not None]
     free = max(0.0, each.start - max(each.launch.start, *ready, 0.0))
     if free < _NEAR_US:
@@ -174,28 +188,58 @@ def _queues(trace: Trace) -> Iterator[tuple]:
                f'{_STALL} {before.name if before else ""} > {each.name}{place}')
 
 
-def replay(trace: Trace, host: Mapping[str, tuple],
-           duration_us: Mapping[Event, float]) -> tuple[float, float]:
-  """(predicted, measured) microseconds of a step; 0, 0 without a launch.
-
-  A step takes as long as from the end of what came before the steps, on host
-  and GPU, to the end of their own work, divided by their number: its period. Of
-  a trace without steps the whole counts, from the first launch. `host` comes
-  from `host_of`, for these or other steps.
-  """
-  commands = commands_of(trace)
-  launched = [each for command in commands for each in command.work]
-  if not launched:
-    return 0.0, 0.0
-  origin = commands[0].start
+def _earlier(trace: Trace, commands: Sequence[Command]) -> tuple:
+  """What came before these commands: when each stream is free of it, when each
+  piece of work ends, and when the last of all does."""
+  launched = {each for command in commands for each in command.work}
+  origin = commands[0].start if commands else 0.0
+  first = min((each.start for each in launched), default=origin)
   free, ends = collections.defaultdict(lambda: origin), {}
-  first = min(each.start for each in launched)
-  for each in {*trace.all_work} - {*launched}:
+  for each in {*trace.all_work} - launched:
     if each.launch is None or each.launch.start < origin:
       ends[each] = each.end
     if (each.launch.start < origin if each.launch else each.start < first):
       free[each.place] = max(free[each.place], each.end)
-  begin = max(origin, *free.values(), 0.0)
+  return free, ends, max(origin, *free.values(), 0.0)
+
+
+def _periods(trace: Trace, commands: Sequence[Command], begin: float,
+             over: Optional[Mapping] = None,
+             ends: Optional[Mapping] = None) -> dict[Optional[int], float]:
+  """Microseconds of each of the trace's steps, or of the whole trace, from the
+  end of all before, on host and GPU; as measured, or with these ends."""
+  reached, periods = begin, {}
+  for step, part in itertools.groupby(commands, lambda each: each.step):
+    end = max(reached, *(
+        time for command in part
+        for time in (over[command] if over else command.end,
+                     *(ends[each] if ends else each.end
+                       for each in command.work))))
+    periods[step] = periods.get(step, 0.0) + end - reached
+    reached = end
+  return {step: us for step, us in periods.items()
+          if not trace.steps or step in trace.steps}
+
+
+def _usual(trace: Trace, periods: Mapping) -> set:
+  """The steps that do not take much longer than the others."""
+  most = _SLOW * statistics.median(periods.values() or [0.0])
+  return {step for step, us in periods.items() if us <= most}
+
+
+def replay(trace: Trace, host: Mapping[str, tuple],
+           duration_us: Mapping[Event, float]) -> tuple[float, float, list]:
+  """(predicted, measured) microseconds of a step, and the steps left out.
+
+  A step takes as long as from the end of what came before it, on host and GPU,
+  to the end of its own work: its period. The mean counts, without steps that
+  took much longer than most. Of a trace without steps the whole counts, from
+  the first launch, and 0 without one. `host` comes from `host_of`, for these or
+  other steps.
+  """
+  commands = commands_of(trace)
+  free, ends, begin = _earlier(trace, commands)
+  origin = commands[0].start if commands else 0.0
 
   def constant(*keys):
     return next((host[key][0] for key in keys if key in host), 0.0)
@@ -218,7 +262,10 @@ def replay(trace: Trace, host: Mapping[str, tuple],
       ends[each] = free[each.place] = start + duration_us[each]
     over[command] = threads[command.place] = max(
         now, ends.get(command.waits_for, now))
-  count = max(len(trace.steps), 1)
-  measured = max(*(each.end for each in launched), commands[-1].end)
-  predicted = max(*over.values(), *(ends[each] for each in launched))
-  return (predicted - begin) / count, (measured - begin) / count
+  measured = _periods(trace, commands, begin)
+  predicted = _periods(trace, commands, begin, over, ends)
+  usual = _usual(trace, measured)
+  if not any(command.work for command in commands):
+    return 0.0, 0.0, []
+  return *(statistics.fmean(periods[step] for step in usual)
+           for periods in (predicted, measured)), sorted({*measured} - usual)
