@@ -69,6 +69,13 @@ def test_convolutions_by_hand():
                   block=[8, 1, 1]) == {'threads': 16}
 
 
+def test_reductions_count_their_results():
+  for axes, results in (('[0]', 10), ('[1, -1]', 8), ('[]', 1), ('', 1)):
+    call = op('aten::sum', 0, 9, [[8, 2, 5], []], Concrete_Inputs=['', axes])
+    assert sizes_of(call) == {
+        'bytes': 2 * 4 * 80, 'multiply_adds': results}, axes
+
+
 def test_attention_by_hand():
   types = ['BFloat16'] * 3 + ['Scalar'] * 2
   for causal, half in (('True', 2), ('False', 1)):

@@ -20,7 +20,7 @@ _KINDS = [(kind, re.compile(pattern)) for kind, pattern in (
                 r'sum_and_scatter|segment_offset|partial_?segment|'
                 r'partials_per_segment'),
     (OPTIMIZER, r'multi_tensor|(?i:fused_?(adam|sgd|adagrad))'),
-    (LAYOUT, r'nchwTo|nhwcTo|[cC]onvertTensor|scalePacked|[oO]ffsetsKernel|'
+    (LAYOUT, r'nchwTo|nhwc(To|AddPadding)|[cC]onvertTensor|scalePacked|[oO]ffsetsKernel|'
              r'init_device_workspace|splitK?[rR]educe|[rR]educe(SplitK|_wgrad)|'
              r'transposeReadWrite|reorder|'
              r'Filter4x4|dot_do_o|convert_dq'),
@@ -36,7 +36,7 @@ _KINDS = [(kind, re.compile(pattern)) for kind, pattern in (
                   r'implicit_gemm|scudnn|cudnn_generated|cudnn::(cnn|detail)'),
     (PRODUCT, r'(?<!fb)gemm|gemv|cutlass|splitK|cublas|nvjet|Cijk_|'
               r'triton_\w*(mm|matmul)|globalKernel|scal_kernel'),
-    ('concat', r'CatArray'), ('reduction', r'[rR]educe'),
+    ('concat', r'CatArray'), ('reduction', r'[rR]educe(?!d_)'),
     (INDEXING, r'(?<!with_)index|gather|scatter|permute|jagged|bucketize|'
                r'sparse|lengths|segment'),
     (ELEMENTWISE, r'elementwise|Functor|_kernel_cuda|dropout|distribution|'

@@ -193,6 +193,15 @@ def _moved(call: Event, inputs: Sequence[Any]) -> dict[str, Any]:
   return {'bytes': sum(parts) + max(parts, default=0)}
 
 
+def _reduced(call: Event, inputs: Sequence[Any]) -> dict[str, Any]:
+  """The fewer results, the more blocks share each: they count as well."""
+  shape = inputs[0].shape
+  axes = {int(axis) % len(shape) for axis in re.findall(
+      r'(?<=[\[ ])-?\d+', call.args['Concrete Inputs'][1])} or range(len(shape))
+  return {**_moved(call, inputs), 'multiply_adds': math.prod(
+      side for axis, side in enumerate(shape) if axis not in axes)}
+
+
 def _sorted(call: Event, inputs: Sequence[Any]) -> dict[str, Any]:
   """Keys and places are read and written."""
   return {'bytes': 32 * inputs['embedding' in call.name].values}
@@ -239,6 +248,7 @@ _FORMULAS = {
     **{f'_{name}_attention_{way}': _attention
        for name in ('cudnn', 'flash', 'efficient')
        for way in ('forward', 'backward')},
+    **dict.fromkeys(('sum', 'mean', 'amax', 'amin'), _reduced),
     **dict.fromkeys(('_index_put_impl_', 'index_add_', 'gather', 'scatter_add_',
                      'scatter_'), _indexed),
     **dict.fromkeys(('embedding', '_embedding_bag',
