@@ -19,7 +19,7 @@ import operator
 import os
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.traces import kinds
 from tpu_graphs_ext.traces.sizes import SIZES
 
+_FORMAT = 3  # Of the file: what the sizes of kernels in it count.
 FILE = files.Output('--calibrate', '{\n "calibration": {', 'calibration')
 ALL = ''  # Of all kernels but communication, in `formulas`.
 _LEAST_US = 0.1  # Of a formula.
@@ -158,13 +159,9 @@ class Calibration:
                                max(residual.max(), 0) + 0.5))
 
 
-def _covariance(same: np.ndarray, square: np.ndarray, product: Any,
-                other: np.ndarray) -> np.ndarray:
-  """Of kernels that have the same arithmetic, family and function, or not.
-
-  square, product: squared distances and inner products of sizes; other: whether
-  the known sizes are others. Shapes [..] or, of `same`, [3, ..].
-  """
+def _covariance(same, square, product, other) -> np.ndarray:
+  """By squared distances and inner products of sizes, whether the known sizes
+  are others, all [..], and whether labels are the same, [3, ..]."""
   return np.where(other, _OTHER_SIZES, 1) * sum(
       alike * (constant**2 + slope**2 * product
                + local**2 / (1 + square / (2 * length**2)))
@@ -237,48 +234,30 @@ def to_json(learned: Calibration) -> str:
                    for name, points in learned.launches.items()}}}, indent=1)
 
 
-_FORMAT = 3  # Of the file: what the sizes of kernels in it count.
-_RULES = {dict: 'an object', list: 'a list', str: 'a text'}
-
-
 def read(path: str, flag: str = '--hardware') -> Calibration:
   """Reads what `--calibrate` wrote; UserError if a field is another."""
   content = files.read_json(os.path.expanduser(path))
   try:
-    known = _checked('calibration', dict,
-                     _checked('the file', dict, content).get('calibration'))
-    if known.get('format') != _FORMAT:
-      raise ValueError(f'format is {known.get("format")!r:.20}')
-    sources, gpu, launches, host = (
-        _checked(name, kind, known.get(name)) for name, kind in (
-            ('sources', list), ('gpu', str), ('launches', dict),
-            ('host', dict)))
+    known = content['calibration']
+    if known['format'] != _FORMAT:
+      raise ValueError(f'format {known["format"]!r:.20}')
     return Calibration(
-        tuple(_checked('a source', str, text) for text in sources), gpu,
-        {name: {row[:3]: Times(*row[3:]) for row in (
-            _numbers(f'launches {name}', row, 6, 3)
-            for row in _checked(f'launches {name}', list, rows))}
-         for name, rows in launches.items()},
-        {key: _numbers(f'host {key}', pair, 2, 1)
-         for key, pair in host.items()})
-  except ValueError as error:
+        tuple(map(str, known['sources'])), str(known['gpu']),
+        {name: {row[:3]: Times(*row[3:]) for row in _numbers(rows, 6, 3)}
+         for name, rows in known['launches'].items()},
+        dict(zip(known['host'], _numbers([*known['host'].values()], 2, 1))))
+  except (ValueError, TypeError, LookupError, AttributeError) as error:
     raise UserError(
         f'{flag}={path}: was not written by --calibrate of this version, or is '
         f'damaged ({ascii(str(error))[1:-1][:200]}); calibrate into another '
         'file') from error
 
 
-def _checked(name: str, kind: type, value: Any) -> Any:
-  if not isinstance(value, kind):
-    raise ValueError(f'{name} is {value!r:.60}; it must be {_RULES[kind]}')
-  return value
-
-
-def _numbers(name: str, row: Any, count: int, times: int) -> tuple:
-  """A list of numbers; those from a place on are times and counts."""
-  if not (isinstance(row, list) and len(row) == count and all(
-      type(each) in (int, float) and 0 <= each <= 1e30 for each in row)
-          and all(row[times:])):
-    raise ValueError(f'{name} is {row!r:.60}; it must be {count} numbers from '
-                     '0 to 1e30, and times and counts above 0')
-  return tuple(map(float, row))
+def _numbers(rows: list, count: int, times: int) -> list[tuple]:
+  """Rows of numbers; those from a place on are times and counts."""
+  table = np.array(rows, float).reshape(len(rows), count)
+  wrong = ~((table >= 0) & (table <= 1e30)).all(1) | ~table[:, times:].all(1)
+  if wrong.any():
+    raise ValueError(f'{rows[wrong.argmax()]!r:.60} must be numbers from 0 to '
+                     '1e30, and times and counts above 0')
+  return [*map(tuple, table.tolist())]

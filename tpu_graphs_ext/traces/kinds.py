@@ -20,10 +20,10 @@ _KINDS = [(kind, re.compile(pattern)) for kind, pattern in (
                 r'sum_and_scatter|segment_offset|partial_?segment|'
                 r'partials_per_segment'),
     (OPTIMIZER, r'multi_tensor|(?i:fused_?(adam|sgd|adagrad))'),
-    (LAYOUT, r'nchwTo|nhwc(To|AddPadding)|[cC]onvertTensor|scalePacked|[oO]ffsetsKernel|'
+    (LAYOUT, r'nchwTo|nhwc(To|AddPadding)|[cC]onvertTensor|scalePacked|reorder|'
              r'init_device_workspace|splitK?[rR]educe|[rR]educe(SplitK|_wgrad)|'
-             r'transposeReadWrite|reorder|'
-             r'Filter4x4|dot_do_o|convert_dq'),
+             r'[oO]ffsetsKernel|transposeReadWrite|Filter4x4|dot_do_o|'
+             r'convert_dq'),
     ('attention', r'(?i)sdpa|flash|fmha|attention|attn|mha'),
     ('recurrent cell', r'RNN|LSTM|GRU|(rnn|lstm|gru)_cell|(?i:lstm|gru)_elem'),
     (SORT, r'RadixSort|Scan|[sS]ort|Histogram|[uU]nique|cub::|thrust|[tT]opK|'

@@ -11,7 +11,6 @@ from __future__ import annotations
 import bisect
 import collections
 import dataclasses
-import itertools
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Optional
@@ -110,16 +109,15 @@ def commands_of(trace: Trace) -> list[Command]:
   return commands
 
 
-def _finder(trace: Trace) -> Callable[[float, float], Iterator[Event]]:
+def _finder(trace: Trace) -> Callable[[float, float], list[Event]]:
   """Finds work that ended until a time but after another, the last first."""
   ended = sorted((each for each in trace.all_work if each.launch is not None),
                  key=lambda each: each.end)
   ends = [each.end for each in ended]
 
   def find(time, after):
-    place = bisect.bisect_right(ends, time)
-    return itertools.takewhile(lambda each: each.end > after, ended[
-        max(0, place - _MOST_ENDED):place][::-1])
+    first, last = (bisect.bisect_right(ends, each) for each in (after, time))
+    return ended[max(first, last - _MOST_ENDED):last][::-1]
   return find
 
 
@@ -132,24 +130,22 @@ def host_of(trace: Trace) -> dict[str, tuple[float, int]]:
   """
   times = collections.defaultdict(list)
   commands = commands_of(trace)
-  _, _, begin = _earlier(trace, commands)
-  usual = _usual(trace, _periods(trace, commands, begin))
+  usual = _usual(_periods(trace, commands, _earlier(trace, commands)[-1]))
   commands = [command for command in commands if command.step in usual]
   launches = {each for command in commands for each in command.work}
   for command in commands:
-    if command.before is not None:
-      for key in _pause_keys(command):
-        times[key].append(command.start - command.before.end)
+    for key in _pause_keys(command) if command.before else ():
+      times[key].append(command.start - command.before.end)
     if command.waits_for is None and command.name != _STEP:
       times[CALL].append(command.end - command.start)
   for each, before, other, key in _queues(trace):
     if each not in launches:
       continue
-    ready = [past.end for past in (before, other) if past is not None]
-    free = max(0.0, each.start - max(each.launch.start, *ready, 0.0))
+    free = max(0.0, each.start - max(each.launch.start, *(
+        past.end for past in (before, other) if past), 0.0))
     if free < _NEAR_US:
-      waited = before and before.end > each.launch.end
-      times[BETWEEN if waited else LATENCY].append(free)
+      times[BETWEEN if before and before.end > each.launch.end
+            else LATENCY].append(free)
     # Communication waits for other processes, never twice as long.
     if kinds.kind_of(each.name) != kinds.COMMUNICATION:
       times[key].append(free)
@@ -177,15 +173,14 @@ def _queues(trace: Trace) -> Iterator[tuple]:
     before, last[each.place] = last.get(each.place), each
     if each.launch and each in part:
       index[each.launch] += 1
-      # Of a graph the place tells launches of the same functions apart.
-      place = (f' {index[each.launch]} of {count[each.launch]}'
-               if count[each.launch] > 1 else '')
+      key = f'{_STALL} {before.name if before else ""} > {each.name}'
+      if count[each.launch] > 1:  # Of a graph, where functions run repeatedly.
+        key += f' {index[each.launch]} of {count[each.launch]}'
       ready = max(each.launch.start, before.end if before else 0.0) + _NEAR_US
       yield each, before, next(
           (past for past in ended(each.start, ready)
            if past.place[0] == each.place[0] and past.place != each.place
-           and past.launch.start < each.launch.start), None), (
-               f'{_STALL} {before.name if before else ""} > {each.name}{place}')
+           and past.launch.start < each.launch.start), None), key
 
 
 def _earlier(trace: Trace, commands: Sequence[Command]) -> tuple:
@@ -208,20 +203,17 @@ def _periods(trace: Trace, commands: Sequence[Command], begin: float,
              ends: Optional[Mapping] = None) -> dict[Optional[int], float]:
   """Microseconds of each of the trace's steps, or of the whole trace, from the
   end of all before, on host and GPU; as measured, or with these ends."""
-  reached, periods = begin, {}
-  for step, part in itertools.groupby(commands, lambda each: each.step):
-    end = max(reached, *(
-        time for command in part
-        for time in (over[command] if over else command.end,
-                     *(ends[each] if ends else each.end
-                       for each in command.work))))
-    periods[step] = periods.get(step, 0.0) + end - reached
+  reached, periods = begin, collections.Counter()
+  for command in commands:
+    end = max(reached, over[command] if over else command.end, *(
+        ends[each] if ends else each.end for each in command.work))
+    if command.step in trace.steps or not trace.steps:
+      periods[command.step] += end - reached
     reached = end
-  return {step: us for step, us in periods.items()
-          if not trace.steps or step in trace.steps}
+  return periods
 
 
-def _usual(trace: Trace, periods: Mapping) -> set:
+def _usual(periods: Mapping) -> set:
   """The steps that do not take much longer than the others."""
   most = _SLOW * statistics.median(periods.values() or [0.0])
   return {step for step, us in periods.items() if us <= most}
@@ -239,18 +231,17 @@ def replay(trace: Trace, host: Mapping[str, tuple],
   """
   commands = commands_of(trace)
   free, ends, begin = _earlier(trace, commands)
-  origin = commands[0].start if commands else 0.0
 
   def constant(*keys):
     return next((host[key][0] for key in keys if key in host), 0.0)
 
   latency, between, call_us = map(constant, (LATENCY, BETWEEN, CALL))
   waits = {each: others for each, *others in _queues(trace)}
-  threads = collections.defaultdict(lambda: origin)
+  threads: dict[tuple, float] = {}
   over: dict[Command, float] = {}
   for command in commands:
-    launch = threads[command.place]
-    if command.before is not None:
+    launch = threads.get(command.place, commands[0].start)
+    if command.before:
       launch = max(launch, over[command.before]
                    + constant(*_pause_keys(command)))
     now = launch + (0.0 if command.name == _STEP else call_us)
@@ -264,7 +255,7 @@ def replay(trace: Trace, host: Mapping[str, tuple],
         now, ends.get(command.waits_for, now))
   measured = _periods(trace, commands, begin)
   predicted = _periods(trace, commands, begin, over, ends)
-  usual = _usual(trace, measured)
+  usual = _usual(measured)
   if not any(command.work for command in commands):
     return 0.0, 0.0, []
   return *(statistics.fmean(periods[step] for step in usual)

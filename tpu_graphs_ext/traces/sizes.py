@@ -44,7 +44,9 @@ class Tensor(NamedTuple):
 
 def sizes_of(work: Event) -> dict[str, float]:
   """Size by name (of `SIZES`) that a duration may depend on."""
-  blocks, threads = (_volume(work.args.get(key)) for key in ('grid', 'block'))
+  blocks, threads = (math.prod(sides) if isinstance(sides, list) and all(
+      type(side) is int and 0 < side < _MOST_SIDE for side in sides) else 0
+                     for sides in map(work.args.get, ('grid', 'block')))
   kind, moved = kinds.kind_of(work.name), work.args.get('bytes')
   sizes: dict[str, Any] = {}
   if is_number(moved) and moved > 0:  # By copies and fills.
@@ -58,18 +60,13 @@ def sizes_of(work: Event) -> dict[str, float]:
           if 0 < size < _MOST}
 
 
-def _volume(sides: Any) -> int:
-  """Of a block or a grid, or 0."""
-  known = isinstance(sides, list) and len(sides) == 3 and all(
-      type(side) is int and 0 < side < _MOST_SIDE for side in sides)
-  return math.prod(sides) if known else 0
-
-
 def _sizes_of_operator(work: Event, kind: str,
                        blocks: int) -> dict[str, Any]:
   """From the innermost operator around a kernel that has shapes."""
-  call, outer = work.launch, 0
-  while call is not None and outer < _MOST_OUTER:
+  call = work.launch
+  for _ in range(_MOST_OUTER):
+    if call is None:
+      break
     name = call.name.removeprefix('aten::')
     formula = _FORMULAS.get(name)
     if kind == kinds.SORT:
@@ -83,7 +80,7 @@ def _sizes_of_operator(work: Event, kind: str,
     with contextlib.suppress(*_UNKNOWN):
       if formula:
         return formula(call, _arguments(call))
-    call, outer = call.parent, outer + 1
+    call = call.parent
   return {}
 
 
@@ -96,11 +93,11 @@ def _arguments(call: Event) -> list[Any]:
   """Tensors, lists of tensors, and None for other arguments."""
   dims, types = call.args['Input Dims'], call.args['Input type']
   _require(isinstance(dims, list) and len(types) == len(dims))
-  return [_argument(sides, str(kind)) for sides, kind in zip(dims, types)]
+  return [_argument(sides, re.sub('c10::|at::', '', str(kind)))
+          for sides, kind in zip(dims, types)]
 
 
 def _argument(dims: Any, kind: str) -> Any:
-  kind = kind.replace('c10::', '').replace('at::', '')
   if kind == 'TensorList':  # Their types are not recorded.
     return [_argument(sides, 'float') for sides in dims]
   if kind not in _BYTES:
@@ -130,15 +127,12 @@ def _convolution(call: Event, inputs: Sequence[Any]) -> dict[str, Any]:
     output, image, weight = inputs[:3]
   else:
     image, weight = inputs[:2]
-    padding, stride, dilation = (
-        [int(number) for number in re.findall(r'\d+', text)] for text in
-        call.args['Concrete Inputs'][2 + ('miopen' in call.name):][:3])
-    output = Tensor(
-        (image.shape[0], weight.shape[0], *(
-            (side + 2 * pad - gap * (tap - 1) - 1) // step + 1
-            for side, pad, step, gap, tap in zip(
-                image.shape[2:], padding, stride, dilation, weight.shape[2:]))),
-        image.value_bytes)
+    options = (map(int, re.findall(r'\d+', text)) for text in call.args[
+        'Concrete Inputs'][2 + ('miopen' in call.name):][:3])
+    output = Tensor((image.shape[0], weight.shape[0], *(
+        (side + 2 * pad - gap * (tap - 1) - 1) // step + 1
+        for side, tap, pad, step, gap in zip(
+            image.shape[2:], weight.shape[2:], *options))), image.value_bytes)
   _require(len(output.shape) == len(image.shape) == len(weight.shape) > 2)
   return {'multiply_adds': output.values * math.prod(weight.shape[1:]),
           'bytes': output.bytes + image.bytes + weight.bytes}
@@ -146,7 +140,7 @@ def _convolution(call: Event, inputs: Sequence[Any]) -> dict[str, Any]:
 
 def _attention(call: Event, inputs: Sequence[Any]) -> dict[str, Any]:
   """Two products forward, five backward; half of each if it is causal."""
-  backward = int('backward' in call.name)
+  backward = 'backward' in call.name
   query, key, value = inputs[backward:][:3]
   _require(len(query.shape) == len(key.shape) == 4)
   length = key.shape[2 if 'cudnn' in call.name else 1]  # [b, h, s, d] there.
@@ -195,11 +189,13 @@ def _moved(call: Event, inputs: Sequence[Any]) -> dict[str, Any]:
 
 def _reduced(call: Event, inputs: Sequence[Any]) -> dict[str, Any]:
   """The fewer results, the more blocks share each: they count as well."""
-  shape = inputs[0].shape
-  axes = {int(axis) % len(shape) for axis in re.findall(
-      r'(?<=[\[ ])-?\d+', call.args['Concrete Inputs'][1])} or range(len(shape))
-  return {**_moved(call, inputs), 'multiply_adds': math.prod(
-      side for axis, side in enumerate(shape) if axis not in axes)}
+  sizes, shape = _moved(call, inputs), inputs[0].shape
+  with contextlib.suppress(*_UNKNOWN):  # Older traces do not name the axes.
+    axes = {int(axis) % len(shape) for axis in re.findall(
+        r'(?<=[\[ ])-?\d+', call.args['Concrete Inputs'][1])}
+    sizes['multiply_adds'] = math.prod(
+        side for axis, side in enumerate(shape) if axes and axis not in axes)
+  return sizes
 
 
 def _sorted(call: Event, inputs: Sequence[Any]) -> dict[str, Any]:
