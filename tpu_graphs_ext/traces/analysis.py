@@ -30,9 +30,7 @@ class Comparison(NamedTuple):
   trace: Trace
   source: str  # Of the calibration.
   kernels: pd.DataFrame  # `COLUMNS` of each kernel, copy and fill, by start.
-  # Microseconds of a step; predictions are None without a host's constants, and
-  # it is {} without a launch. See `_step`.
-  step: dict[str, Any]
+  step: dict[str, Any]  # See `_step`.
   communication_us: float  # Time of kernels that wait for other processes.
 
 
@@ -78,17 +76,17 @@ def compared(path: str, steps: Optional[Sequence[int]],
   alone_us = replay.alone_us(trace)
   for each in trace.work:
     size, kind = sizes.sizes_of(each), kinds.kind_of(each.name)
-    key = each.name, *size.items()
+    key, measured = (each.name, *size.items()), each.duration_us
     if key not in known:
       known[key] = [learned.us(each.name, size, mean) for mean in (False, True)]
-    shared = each.duration_us / alone_us[each] if alone_us[each] else 1.0
+    shared = measured / alone_us[each] if alone_us[each] else 1.0
     us, mean = (us and us * shared for us in known[key])
-    means[each] = each.duration_us if mean is None else mean
+    means[each] = measured if mean is None else mean
     if kind == kinds.COMMUNICATION:
-      us, recorded[each] = None, each.duration_us
-    rows.append([each.name, each.caller.name if each.caller else '', kind,
-                 each.start, each.duration_us, us, None,
-                 *(size.get(name) for name in sizes.SIZES)])
+      us, recorded[each] = None, measured
+    rows.append([
+        each.name, each.caller.name if each.caller else '', kind, each.start,
+        measured, us, None, *map(size.get, sizes.SIZES)])
   kernels = pd.DataFrame(rows, columns=COLUMNS).astype(
       dict.fromkeys(COLUMNS[3:], float))
   us = kernels.measured_us
@@ -100,9 +98,10 @@ def compared(path: str, steps: Optional[Sequence[int]],
 
 def _step(trace: Trace, learned: Calibration, means: dict,
           recorded: dict) -> dict[str, Any]:
-  """The period, measured, predicted and with communication as recorded; how
-  long the GPU is busy; about what the profiler adds to the host; and the steps
-  that are left out of the period."""
+  """Microseconds: the period, measured, predicted and with communication as
+  recorded (None without a host's constants); how long the GPU is busy; about
+  what the profiler adds to the host. And the steps left out. {} without a
+  launch."""
   (predicted, measured, slow), (known, *_) = (
       replay.replay(trace, learned.host, times)
       for times in (means, {**means, **recorded}))
@@ -148,27 +147,29 @@ def summary(kernels: pd.DataFrame, by: str = 'kind') -> pd.DataFrame:
 def text(result: Comparison, top: int = 15) -> str:
   """Tables of the kinds, the step, and the `top` largest errors in us."""
   trace, kernels = result.trace, result.kernels
-  steps = ', '.join(map(str, trace.steps)) or 'all of it'
   dropped = (f'  {trace.dropped:,} events are left out: they end after the '
              'next one of their stream begins, or take an hour\n')
   by_function = summary(kernels, 'kernel').drop(ALL, errors='ignore')
   off = (by_function.predicted_us - by_function.measured_us).abs()
   dearest = off.sort_values(ascending=False).index[:top]
   return f"""\
-{trace.path}: {trace.gpu}, steps {steps}
+{trace.path}: {trace.gpu}, steps {_listed(trace.steps) or 'all of it'}
   learned from {result.source}
 {dropped if trace.dropped else ''}
 By kind; times in us, errors |predicted - measured| / measured
 {_table(summary(kernels))}
 Communication, which is not compared, takes {result.communication_us:,.0f} us
 
-{_step_text(trace, result.step) if result.step else ''}\
+{_step_text(trace, *result.step.values()) if result.step else ''}\
 Kernel functions with the largest errors in us
 {_table(by_function.loc[dearest])}"""
 
 
-def _step_text(trace: Trace, step: dict[str, Any]) -> str:
-  measured, predicted, known, busy, added, slow = step.values()
+def _listed(steps: Sequence[int]) -> str:
+  return ', '.join(map(str, steps))
+
+
+def _step_text(trace, measured, predicted, known, busy, added, slow) -> str:
   what = ('A step, from the end of one to the end of the next' if trace.steps
           else 'From the first launch to the last end')
   said = 'not predicted: this needs --calibrate on a program too, for the host'
@@ -176,36 +177,33 @@ def _step_text(trace: Trace, step: dict[str, Any]) -> str:
     said = 'predicted ' + ', with communication as recorded '.join(
         f'{us:,.1f} ({100 * (us / measured - 1):+.1f} %)'
         for us in (predicted, known))
-  host = (f'The GPU is busy for {busy:,.0f} us of it. The profiler adds about '
-          f'{added:,.0f} us to the host; without it expect about '
-          f'{max(busy, measured - added):,.0f} us\n')
-  return (f'{what}, in us: measured {measured:,.1f}, {said}\n'
-          f'{host if busy < 0.9 * measured else ""}'
-          + (f'Left out, because they took much longer: steps '
-             f'{", ".join(map(str, slow))}\n' if slow else '') + '\n')
-
-
-_FORMATS = {'kernels': '{:,d}'.format, 'ratio': '{:.3f}'.format,
-            **dict.fromkeys(('measured_us', 'predicted_us'), '{:,.1f}'.format),
-            **dict.fromkeys(('mean_error', 'geometric_error'),
-                            lambda share: f'{100 * share:.1f} %')}
+  lines = [f'{what}, in us: measured {measured:,.1f}, {said}']
+  if busy < 0.9 * measured:
+    lines.append(
+        f'The GPU is busy for {busy:,.0f} us of it. The profiler adds about '
+        f'{added:,.0f} us to the host; without it expect about '
+        f'{max(busy, measured - added):,.0f} us')
+  if slow:
+    lines.append(f'Steps left out, as they took much longer: {_listed(slow)}')
+  return '\n'.join([*lines, '', ''])
 
 
 def _table(frame: pd.DataFrame) -> str:
-  if frame.empty:
-    return '  none'
   shown = frame.rename(lambda name: name[:60]).rename_axis(None)
-  return shown.to_string(formatters=_FORMATS, na_rep='-')
+  return '  none' if frame.empty else shown.to_string(na_rep='-', formatters={
+      'kernels': '{:,d}'.format, 'ratio': '{:.3f}'.format,
+      **dict.fromkeys(('measured_us', 'predicted_us'), '{:,.1f}'.format),
+      **dict.fromkeys(('mean_error', 'geometric_error'),
+                      lambda share: f'{100 * share:.1f} %')})
 
 
 def to_json(result: Comparison) -> dict[str, Any]:
   """Everything; times in microseconds, errors as fractions."""
-  by_kind, kernels = (
-      json.loads(frame.to_json(orient='records', double_precision=15))
-      for frame in (summary(result.kernels).reset_index(), result.kernels))
+  trace = result.trace
   return {
-      'file': result.trace.path, 'gpu': result.trace.gpu,
-      'steps': list(result.trace.steps), 'learned_from': result.source,
-      'dropped': result.trace.dropped,
+      'file': trace.path, 'gpu': trace.gpu, 'steps': list(trace.steps),
+      'learned_from': result.source, 'dropped': trace.dropped,
       'communication_us': result.communication_us, 'step': result.step,
-      'kinds': by_kind, 'kernels': kernels}
+      **{name: json.loads(frame.to_json(orient='records', double_precision=15))
+         for name, frame in (('kinds', summary(result.kernels).reset_index()),
+                             ('kernels', result.kernels))}}

@@ -20,11 +20,10 @@ _KINDS = {
                      'hip_driver'), RUNTIME),
     **dict.fromkeys(('kernel', 'gpu_memcpy', 'gpu_memset'), WORK)}
 
-# Older traces truncate start and duration to whole microseconds, so a call may
-# seem to end after the call that contains it.
+# Older traces truncate times, so a call may seem to end after that around it.
 ROUNDING_US = 1.0
-# Work of a stream may begin so long before the end of the work before it, by
-# rounding or by programmatic dependent launch. No work takes an hour.
+# Work of a stream may begin so long before that before it ends, by rounding or
+# by programmatic dependent launch. No work takes an hour.
 _OVERLAP_US, _MOST_US = 3.0, 3.6e9
 _MOST = 1e19  # Larger than any number of nanoseconds or bytes.
 _STEP = re.compile(r'ProfilerStep#([0-9]{1,18})')
@@ -77,8 +76,8 @@ class Trace(NamedTuple):
 def read(path: str) -> Trace:
   """Reads a trace of PyTorch's profiler, JSON or gzip; or raises UserError.
 
-  Some exporters write backslashes of paths, control characters, broken bytes
-  and a bare N/A. They are read as TensorBoard's plug-in does, with a warning.
+  Backslashes of paths, control characters, broken bytes and a bare N/A are read
+  as TensorBoard's plug-in does, with a warning.
   """
   content = files.read_file(files.require_path('FILE', path), MOST_BYTES,
                             unpack=True)
@@ -193,18 +192,21 @@ def _attribute(calls: Sequence[Event], work: Sequence[Event]) -> None:
 
 
 def steps_of(trace: Trace, wanted: Optional[Sequence[int]]) -> Trace:
-  """Some steps of a trace, or all steps; a trace without steps as a whole."""
+  """Some steps of a trace, or all steps; a trace without steps as a whole.
+
+  Of every other step it has the calls and work between as well.
+  """
   marks = [call for call in trace.calls if call.step is not None]
   known = sorted({mark.step for mark in marks})
   chosen = known if wanted is None else wanted
-  for number in chosen:
-    if number not in known:
-      raise UserError(f'{trace.path}: has no step {number}; its steps are: '
-                      + ', '.join(map(str, known)))
+  if missing := {*chosen} - {*known}:
+    raise UserError(f'{trace.path}: has no step {min(missing)}; its steps are: '
+                    + ', '.join(map(str, known)))
   if not chosen:
     return trace
-  start = min(mark.start for mark in marks if mark.step in chosen)
-  end = max(mark.end for mark in marks if mark.step in chosen)
+  marks = [mark for mark in marks if mark.step in chosen]
+  start, end = min(mark.start for mark in marks), max(
+      mark.end for mark in marks)
   return trace._replace(
       steps=tuple(chosen),
       calls=[call for call in trace.calls if start <= call.start < end],
