@@ -22,8 +22,8 @@ _BYTES = {name: size for size, names in (  # Of a value.
     (2, 'Half,BFloat16,short'), (4, 'float,int'), (16, 'complex<double>'),
     (8, 'double,long,long int,long long,complex<float>')
 ) for name in names.split(',')}
-_MOST, _MOST_SIDE = 1e30, 2**32  # Of a size, and of a block or a grid.
-_MOST_OUTER = 16  # Calls around a kernel that may tell its sizes.
+# Of a size; of a block or a grid; and of calls that may tell a kernel's sizes.
+_MOST, _MOST_SIDE, _MOST_OUTER = 1e30, 2**32, 16
 # What formulas raise if arguments are missing or others.
 _UNKNOWN = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError,
             StopIteration)
@@ -63,10 +63,8 @@ def sizes_of(work: Event) -> dict[str, float]:
 def _sizes_of_operator(work: Event, kind: str,
                        blocks: int) -> dict[str, Any]:
   """From the innermost operator around a kernel that has shapes."""
-  call = work.launch
-  for _ in range(_MOST_OUTER):
-    if call is None:
-      break
+  call, outer = work.launch, 0
+  while call and (outer := outer + 1) <= _MOST_OUTER:
     name = call.name.removeprefix('aten::')
     formula = _FORMULAS.get(name)
     if kind == kinds.SORT:
@@ -144,10 +142,9 @@ def _attention(call: Event, inputs: Sequence[Any]) -> dict[str, Any]:
   query, key, value = inputs[backward:][:3]
   _require(len(query.shape) == len(key.shape) == 4)
   length = key.shape[2 if 'cudnn' in call.name else 1]  # [b, h, s, d] there.
-  concrete = [str(text) for text in call.args.get('Concrete Inputs', [])]
-  # What follows the dropout's probability, the first fraction.
-  causal = [after for text, after in zip(concrete, concrete[1:])
-            if re.fullmatch(r'\d\.\d*', text)][:1] == ['True']
+  # After the dropout's probability, the first fraction.
+  causal = re.match(r'([^.]*,)?\d\.\d*,True', ','.join(
+      map(str, call.args.get('Concrete Inputs', []))))
   return {'multiply_adds': query.values * length * (5 if backward else 2)
                            // (2 if causal else 1),
           'bytes': (2 * query.bytes + key.bytes + value.bytes) << backward}
@@ -213,41 +210,36 @@ def _embedding(call: Event, inputs: Sequence[Any]) -> dict[str, Any]:
   """Of lookups in a table, or of the gradient of its rows.
 
   The indices, the results and each row that occurs move once; of n draws from
-  r rows r * (1 - exp(-n / r)) are expected to occur. `multiply_adds` is the
-  number of lookups; of a forward kernel, whose warps each read 32 values of a
-  row and whose grid has a limit, that of values read, and `threads` that of
-  results. The arguments are weight or gradient, indices and, for bags, offsets;
-  the gradient's number of rows is not a tensor.
+  r rows r * (1 - exp(-n / r)) are expected to occur. `multiply_adds` counts the
+  lookups; of a forward kernel, whose warps read 32 values of a row and whose
+  grid has a limit, the values read, and `threads` the results. The arguments
+  are weight or gradient, indices and, for bags, offsets.
   """
   rows, indices = inputs[:2]
   bags, draws = 'bag' in call.name, indices.values
-  results, height = inputs[2].values if bags else draws, rows.shape[0]
+  lanes = -(-rows.shape[-1] // 32) * 32
   if 'backward' in call.name:
     results = rows.shape[0] if bags else draws
     height = int(call.args['Concrete Inputs'][5 if bags else 2])
+    sizes = {'multiply_adds': draws}
+  else:
+    results, height = inputs[2].values if bags else draws, rows.shape[0]
+    sizes = {'multiply_adds': draws * lanes, 'threads': results * lanes}
   _require(results > 0 and draws > 0 and height > 0 and len(rows.shape) > 1)
   row_bytes = rows.shape[-1] * rows.value_bytes
   each = draws / results * indices.value_bytes + row_bytes
-  lanes = -(-rows.shape[-1] // 32) * 32
-  forward = {} if 'backward' in call.name else {
-      'multiply_adds': draws * lanes, 'threads': results * lanes}
-  return {'multiply_adds': draws, **forward,
-          'bytes': results * each
-                   + row_bytes * height * -math.expm1(-draws / height)}
+  return {**sizes, 'bytes': results * each
+                            + row_bytes * height * -math.expm1(-draws / height)}
 
 
-_FORMULAS = {
-    **dict.fromkeys(('addmm', 'addmm_', '_addmm_activation', 'mm', 'bmm',
-                     'baddbmm', 'linear'), _product),
-    **dict.fromkeys(('cudnn_convolution', 'miopen_convolution',
-                     'convolution_backward'), _convolution),
-    **{f'_{name}_attention_{way}': _attention
-       for name in ('cudnn', 'flash', 'efficient')
-       for way in ('forward', 'backward')},
-    **dict.fromkeys(('sum', 'mean', 'amax', 'amin'), _reduced),
-    **dict.fromkeys(('_index_put_impl_', 'index_add_', 'gather', 'scatter_add_',
-                     'scatter_'), _indexed),
-    **dict.fromkeys(('embedding', '_embedding_bag',
-                     '_embedding_bag_forward_only',
-                     '_embedding_bag_dense_backward',
-                     'embedding_dense_backward'), _embedding)}
+_FORMULAS = {name: formula for formula, names in (
+    (_product, 'addmm addmm_ _addmm_activation mm bmm baddbmm linear'),
+    (_convolution, 'cudnn_convolution miopen_convolution convolution_backward'),
+    (_attention, '_cudnn_attention_forward _cudnn_attention_backward '
+                 '_flash_attention_forward _flash_attention_backward '
+                 '_efficient_attention_forward _efficient_attention_backward'),
+    (_reduced, 'sum mean amax amin'),
+    (_indexed, '_index_put_impl_ index_add_ gather scatter_add_ scatter_'),
+    (_embedding, 'embedding embedding_dense_backward _embedding_bag '
+                 '_embedding_bag_forward_only _embedding_bag_dense_backward'))
+             for name in names.split()}
