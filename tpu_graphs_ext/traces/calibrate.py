@@ -75,14 +75,14 @@ class Calibration:
              if function.split('(')[0] == name.split('(')[0]
              for other, each in points.items()]
       near = [each for far, each in off if far == min(off)[0]]
-      return _joined(near or times)[1] if times else None
+      return _joined(*near or times)[1] if times else None
     if not self.formulas:
       return None
     us = self.formula_us(name, point) * math.exp(self._correction(name, point))
     if point in seen:  # The prediction counts as one more launch.
       median_us, _, count = seen[point]
       us *= (median_us / us)**(count / (count + 1))
-    median_us, mean_us, _ = _joined(times) if mean and times else (1, 1, 0)
+    median_us, mean_us, _ = _joined(*times) if mean and times else (1, 1, 0)
     return us * mean_us / median_us
 
   def formula_us(self, name: str, point: Sequence[float]) -> float:
@@ -172,9 +172,9 @@ def _point(sizes: Mapping[str, float]) -> tuple:
   return tuple(float(sizes.get(size, 0)) for size in SIZES)
 
 
-def _joined(parts: Sequence[tuple]) -> tuple:
+def _joined(*parts: Optional[tuple]) -> tuple:
   """Of (means.., count)s: the means over all of them, and their number."""
-  *means, counts = zip(*parts)
+  *means, counts = zip(*filter(None, parts))
   return *(sum(map(operator.mul, each, counts)) / sum(counts)
            for each in means), sum(counts)
 
@@ -191,13 +191,11 @@ def calibrate(source: str, gpu: str, kernels: Iterable[tuple],
   launches = {name: dict(times) for name, times in earlier.launches.items()}
   for (name, point), each in by_size.items():
     points = launches.setdefault(name, {})
-    points[point] = Times(*_joined([
-        *filter(None, [points.get(point)]),
-        (statistics.median(each), statistics.fmean(each), len(each))]))
-  constants = {key: _joined([*filter(None, [earlier.host.get(key)]), pair])
-               for key, pair in host.items()}
-  return Calibration((*earlier.sources, source), gpu, launches,
-                     {**earlier.host, **constants})
+    points[point] = Times(*_joined(points.get(point), (
+        statistics.median(each), statistics.fmean(each), len(each))))
+  return Calibration((*earlier.sources, source), gpu, launches, {
+      **earlier.host, **{key: _joined(earlier.host.get(key), pair)
+                         for key, pair in host.items()}})
 
 
 def _terms(points: np.ndarray) -> np.ndarray:

@@ -45,19 +45,14 @@ class Event:
   end: float
   args: Mapping[str, Any]  # The rest of the trace: shapes, types, numbers.
   parent: Optional[Event] = None  # The innermost call that contains this one.
-  launch: Optional[Event] = None  # The runtime's call that launched this work.
+  launch: Optional[Event] = None  # The runtime's call of the same correlation.
   # The innermost operator around work or a call, itself included.
   caller: Optional[Event] = None
+  step: Optional[int] = None  # Its number, if this is the annotation of one.
 
   @property
   def duration_us(self) -> float:
     return self.end - self.start
-
-  @property
-  def step(self) -> Optional[int]:
-    """The number of the step, if this is the annotation of one."""
-    match = self.kind == ANNOTATION and _STEP.fullmatch(self.name)
-    return int(match[1]) if match else None
 
 
 class Trace(NamedTuple):
@@ -111,7 +106,12 @@ def trace_of(path: str, content: Any) -> Trace:
   work = _plausible([each for each in known if each.kind == WORK])
   calls = _nested([each for each in known
                    if each.kind != WORK and each.duration_us < _MOST_US])
-  _attribute(calls, work)
+  launches = {_whole(call.args.get('correlation')): call
+              for call in reversed(calls) if call.kind == RUNTIME}
+  launches.pop(None, None)
+  for each in work:
+    each.launch = launches.get(_whole(each.args.get('correlation')))
+    each.caller = each.launch and each.launch.caller
   gpu, sweep = 'a GPU', content.get('tpu_graphs_ext_sweep')
   with contextlib.suppress(LookupError, TypeError):
     gpu = str(content['deviceProperties'][0]['name'])
@@ -142,13 +142,13 @@ def _event(event: Any) -> Optional[Event]:
     return None
   name, args = str(event.get('name')), event.get('args')
   args = args if isinstance(args, dict) else {}
-  place = str(event.get('pid')), str(event.get('tid'))
+  place, step = (str(event.get('pid')), str(event.get('tid'))), None
   if kind == WORK:
     place = tuple(_whole(args.get(key, event.get(other))) or 0 for key, other
                   in (('device', 'pid'), ('stream', 'tid')))
-  elif _STEP.fullmatch(name):
-    kind = ANNOTATION
-  return Event(name, kind, place, start, start + duration, args)
+  elif match := _STEP.fullmatch(name):
+    kind, step = ANNOTATION, int(match[1])
+  return Event(name, kind, place, start, start + duration, args, step=step)
 
 
 def is_number(value: Any) -> bool:
@@ -181,16 +181,6 @@ def _nested(calls: list[Event]) -> list[Event]:
   return calls
 
 
-def _attribute(calls: Sequence[Event], work: Sequence[Event]) -> None:
-  """Sets `launch`, by the correlation number of both, and `caller`."""
-  launches = {_whole(call.args.get('correlation')): call
-              for call in reversed(calls) if call.kind == RUNTIME}
-  launches.pop(None, None)
-  for each in work:
-    each.launch = launches.get(_whole(each.args.get('correlation')))
-    each.caller = each.launch and each.launch.caller
-
-
 def steps_of(trace: Trace, wanted: Optional[Sequence[int]]) -> Trace:
   """Some steps of a trace, or all steps; a trace without steps as a whole.
 
@@ -204,9 +194,8 @@ def steps_of(trace: Trace, wanted: Optional[Sequence[int]]) -> Trace:
                     + ', '.join(map(str, known)))
   if not chosen:
     return trace
-  marks = [mark for mark in marks if mark.step in chosen]
-  start, end = min(mark.start for mark in marks), max(
-      mark.end for mark in marks)
+  start = min(mark.start for mark in marks if mark.step in chosen)
+  end = max(mark.end for mark in marks if mark.step in chosen)
   return trace._replace(
       steps=tuple(chosen),
       calls=[call for call in trace.calls if start <= call.start < end],

@@ -41,8 +41,10 @@ class Command:
   waits_for: Optional[Event]
   name: str  # Of operator and work, or `_STEP`: it tells pauses apart.
   step: Optional[int] = None  # That it is of; a border is of that which ends.
-  # The last command of any thread that ended before this one started.
+  # The last command of any thread that ended before this one started, and what
+  # the pause between them is called, finest first.
   before: Optional[Command] = None
+  pauses: Sequence[str] = ()
 
 
 def alone_us(trace: Trace) -> dict[Event, float]:
@@ -105,7 +107,10 @@ def commands_of(trace: Trace) -> list[Command]:
       step = steps[command.start]
     while following is not command and following.end <= command.start:
       before, following = following, next(by_end)
-    command.before = before
+    if before:
+      command.before, command.pauses = before, (
+          f'{PAUSE} {before.name} > {command.name}', f'{PAUSE} {command.name}',
+          PAUSE)
   return commands
 
 
@@ -134,7 +139,7 @@ def host_of(trace: Trace) -> dict[str, tuple[float, int]]:
   commands = [command for command in commands if command.step in usual]
   launches = {each for command in commands for each in command.work}
   for command in commands:
-    for key in _pause_keys(command) if command.before else ():
+    for key in command.pauses:
       times[key].append(command.start - command.before.end)
     if command.waits_for is None and command.name != _STEP:
       times[CALL].append(command.end - command.start)
@@ -151,12 +156,6 @@ def host_of(trace: Trace) -> dict[str, tuple[float, int]]:
       times[key].append(free)
   return {key: (mean, len(each)) for key, each in times.items()
           if (mean := statistics.fmean(each)) > _NEAR_US or key[:5] != _STALL}
-
-
-def _pause_keys(command: Command) -> list[str]:
-  """Finest first."""
-  return [f'{PAUSE} {command.before.name} > {command.name}',
-          f'{PAUSE} {command.name}', PAUSE]
 
 
 def _queues(trace: Trace) -> Iterator[tuple]:
@@ -242,8 +241,7 @@ def replay(trace: Trace, host: Mapping[str, tuple],
   for command in commands:
     launch = threads.get(command.place, commands[0].start)
     if command.before:
-      launch = max(launch, over[command.before]
-                   + constant(*_pause_keys(command)))
+      launch = max(launch, over[command.before] + constant(*command.pauses))
     now = launch + (0.0 if command.name == _STEP else call_us)
     for each in command.work:
       *others, key = waits[each]
