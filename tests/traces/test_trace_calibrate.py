@@ -345,7 +345,7 @@ def test_a_step_that_the_host_bounds_has_all_of_its_time():
   assert replay.replay(part, host, dict.fromkeys(part.work, 5))[:2] == (100, 100)
 
 
-def test_steps_of_an_interrupted_host_are_left_out():
+def test_steps_of_an_interrupted_host_are_left_out(tmp_path):
   """Of six, the first is cold, and something else runs during the fourth."""
   events, start = [], 0
   for number, us in enumerate((900, 100, 120, 400, 110, 130), 1):
@@ -359,6 +359,9 @@ def test_steps_of_an_interrupted_host_are_left_out():
   assert host['pause step >  k'] == ((50 + 70 + 60 + 80) / 4, 4)
   assert replay.replay(part, host, times) == (
       pytest.approx(115), pytest.approx(115), [1, 4])
+  path = tiny.write(tmp_path / 't.json', events)
+  assert 'Left out are steps that took longer: 1, 4\n' in analysis.text(
+      analysis.compared(path, None, analysis.calibrated(path)))
   # Every other step: 3 and 5, of which there is no unusual one.
   part = kineto.steps_of(trace, range(3, 7, 2))
   assert replay.host_of(part)['pause step >  k'] == ((70 + 60) / 2, 2)

@@ -153,7 +153,7 @@ def text(result: Comparison, top: int = 15) -> str:
   off = (by_function.predicted_us - by_function.measured_us).abs()
   dearest = off.sort_values(ascending=False).index[:top]
   return f"""\
-{trace.path}: {trace.gpu}, steps {_listed(trace.steps) or 'all of it'}
+{trace.path}: {trace.gpu}, steps {str([*trace.steps])[1:-1] or 'all of it'}
   learned from {result.source}
 {dropped if trace.dropped else ''}
 By kind; times in us, errors |predicted - measured| / measured
@@ -163,10 +163,6 @@ Communication, which is not compared, takes {result.communication_us:,.0f} us
 {_step_text(trace, *result.step.values()) if result.step else ''}\
 Kernel functions with the largest errors in us
 {_table(by_function.loc[dearest])}"""
-
-
-def _listed(steps: Sequence[int]) -> str:
-  return ', '.join(map(str, steps))
 
 
 def _step_text(trace, measured, predicted, known, busy, added, slow) -> str:
@@ -184,7 +180,7 @@ def _step_text(trace, measured, predicted, known, busy, added, slow) -> str:
         f'{added:,.0f} us to the host; without it expect about '
         f'{max(busy, measured - added):,.0f} us')
   if slow:
-    lines.append(f'Steps left out, as they took much longer: {_listed(slow)}')
+    lines.append(f'Left out are steps that took longer: {str(slow)[1:-1]}')
   return '\n'.join([*lines, '', ''])
 
 

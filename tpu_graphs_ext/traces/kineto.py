@@ -28,9 +28,7 @@ _OVERLAP_US, _MOST_US = 3.0, 3.6e9
 _MOST = 1e19  # Larger than any number of nanoseconds or bytes.
 _STEP = re.compile(r'ProfilerStep#([0-9]{1,18})')
 _ESCAPE = re.compile(rb'(\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))|\\')
-# Limits on the text, and on the memory of its objects.
-MOST_BYTES = 2**30
-MOST_PARSED_BYTES = 4 * 2**30
+MOST_BYTES, MOST_PARSED_BYTES = 2**30, 2**32  # Of the text, and as objects.
 
 _log = logging.getLogger(__name__)
 
@@ -91,10 +89,7 @@ def read(path: str) -> Trace:
 
 
 def trace_of(path: str, content: Any) -> Trace:
-  """A trace of a file's JSON: an object with the list `traceEvents`.
-
-  Events of other categories, and those without times, are skipped.
-  """
+  """A trace of a file's JSON, by events with times and a known category."""
   events = content.get('traceEvents') if isinstance(content, dict) else None
   if not isinstance(events, list):
     raise UserError(f'{path}: is not a trace of PyTorch, which is an object '

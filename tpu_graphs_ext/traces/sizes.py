@@ -166,11 +166,10 @@ def _recurrent(work: Event, kind: str, blocks: int, call: Event,
   if kind != kinds.PRODUCT or not tile or not blocks:
     return {'bytes': 4 * batch * (gates + 2 * hidden)}
   every, result = math.prod(rows), blocks * int(tile[1]) * int(tile[2])
-  if 'backward' not in call.name:
-    forms = [(batch, gates, hidden), (every, gates, width)]
-  elif re.search(r'_nt(_|\b)', work.name):  # The gradients of the weights.
-    forms = [(gates, hidden, every), (gates, width, every)]
-  else:
+  forms = [(batch, gates, hidden), (every, gates, width)]
+  if re.search(r'_nt(_|\b)', work.name) and 'backward' in call.name:
+    forms = [(gates, hidden, every), (gates, width, every)]  # Of the weights.
+  elif 'backward' in call.name:
     forms = [(batch, hidden, gates), (every, width, gates)]
   m, n, k = min(forms, key=lambda form: abs(
       math.log(result / (form[0] * form[1]))))
