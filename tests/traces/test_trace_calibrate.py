@@ -319,7 +319,8 @@ def test_work_that_was_launched_before_the_trace_is_earlier_work():
   assert len(part.work) == 2
   host = replay.host_of(part)
   assert not any('stall' in key for key in host)
-  assert replay.replay(part, host, dict.fromkeys(part.work, 70))[:2] == (70, 100)
+  times = dict.fromkeys(part.work, 70)
+  assert replay.replay(part, host, times)[:2] == (70, 100)
 
 
 def test_work_waits_for_what_its_stream_got_before_the_trace():
@@ -342,7 +343,8 @@ def test_a_step_that_the_host_bounds_has_all_of_its_time():
   host = replay.host_of(kineto.steps_of(trace, [1]))
   assert host['pause  k > step'] == (68, 1)
   part = kineto.steps_of(trace, [2, 3])
-  assert replay.replay(part, host, dict.fromkeys(part.work, 5))[:2] == (100, 100)
+  times = dict.fromkeys(part.work, 5)
+  assert replay.replay(part, host, times)[:2] == (100, 100)
 
 
 def test_steps_of_an_interrupted_host_are_left_out(tmp_path):
