@@ -64,6 +64,13 @@ def test_a_rate_is_found_though_some_sizes_are_wrong():
   assert 1 / known.formulas['product, float'][1] == pytest.approx(3e7, rel=.2)
 
 
+def test_a_kernel_of_no_size_takes_no_longer_than_the_shortest_tenth():
+  rows = [(f'elementwise<{size}>', {'bytes': 1e6 * size}, 30)
+          for size in range(1, 9)]
+  rows += [('elementwise<b>', {'bytes': size}, 2) for size in (1e6, 2e6)]
+  assert learned(rows).formulas['element-wise'][0] == pytest.approx(2)
+
+
 def test_arithmetic_has_its_own_formula():
   rows = [(name, {'multiply_adds': macs, 'bytes': macs / 100},
            2 + macs / rate) for macs in (1e7, 1e8, 1e9, 1e10)

@@ -210,14 +210,17 @@ def _fitted(table: np.ndarray) -> np.ndarray:
   """least_us and rates, by the sizes of launches; of unknown ones 0.
 
   table: float64 [launches, 5]: `SIZES`, microseconds and weight. Minimizes the
-  weighted sum of |log(formula / time)|, by reweighted least squares.
+  weighted sum of |log(formula / time)|, by reweighted least squares. least_us
+  is at most what the shortest tenth takes, though all launches are large.
   """
   from scipy import optimize
   terms = _terms(table[:, :3]) / table[:, 3:4]
   scale, weight = terms.max(0) + 1e-300, table[:, 4]
+  least = np.quantile(table[:, 3], 0.1) * scale[0]
   for _ in range(20):
     root = np.sqrt(weight)[:, None]
-    rates, _ = optimize.nnls(terms / scale * root, root[:, 0])
+    rates = optimize.lsq_linear(terms / scale * root, root[:, 0], (
+        0, [least, *[np.inf] * 3]), method='bvls').x
     ratio = terms / scale @ rates
     weight = table[:, 4] / (
         np.maximum(abs(ratio - 1), 0.1) * ratio.clip(0.01, 100))
