@@ -676,10 +676,10 @@ class _RunningAverage(tf.keras.callbacks.Callback):
 
 
 def _use_one_operation(optimizer: tf.keras.optimizers.Optimizer) -> None:
-  """Lets a plain Adam update each variable by TensorFlow's operation for it.
+  """Uses TensorFlow's fused Adam operation instead of Keras's 30 per variable.
 
-  Keras's takes some thirty, and on the sample data on two cores 7 % more of a
-  step of `MyEarlyJoinSAGE`, of `EarlyJoinSAGE` 1 %. It keeps sparse gradients.
+  On the sample data on two cores that saves 7 % of a step of `MyEarlyJoinSAGE`,
+  of `EarlyJoinSAGE` 1 %. Sparse gradients stay with Keras.
   """
   if type(optimizer) is not tf.keras.optimizers.Adam or optimizer.amsgrad:
     return
@@ -1481,11 +1481,11 @@ _KEYS = 1024  # Largest number of parameters of a kernel.
 _KINDS = ('image', 'filter', 'input', 'output')  # Of streams.
 # First column and number of columns of the node features in use.
 _NODE_COLUMNS = {
-    'is_root': (0, 1), 'element_type': (2, 19), 'shape': (21, 6),
-    'parameter_number': (30, 1), 'dimensions': (31, 6), 'window': (37, 6),
-    'stride': (45, 6), 'window_dilation': (69, 6), 'base_dilation': (77, 6),
-    'convolution': (93, 14), 'feature_groups': (107, 1),
-    'minor_to_major': (134, 6)}
+    'is_root': (0, 1), 'on_chip': (1, 1), 'element_type': (2, 19),
+    'shape': (21, 6), 'parameter_number': (30, 1), 'dimensions': (31, 6),
+    'window': (37, 6), 'stride': (45, 6), 'window_dilation': (69, 6),
+    'base_dilation': (77, 6), 'convolution': (93, 14),
+    'feature_groups': (107, 1), 'minor_to_major': (134, 6)}
 _WINDOW = ('window', 'stride', 'window_dilation', 'base_dilation')
 _BOUNDS = (8.0, 0.0)  # First config columns: of the output's, the filter's.
 _INPUT_BOUNDS = slice(16, 24)  # Config columns that are always empty.
@@ -1498,9 +1498,8 @@ _REDUCE, _REDUCE_WINDOW, _SLICE, _TRANSPOSE, _TUPLE = 70, 72, 92, 98, 100
 _FREE_OPCODES = (11, 13, 24, 26, 34, 41, 45, 48, 63, 75, 100)
 _transposed = tf.linalg.matrix_transpose
 # Layout tiles of a tile up to which a TPU's compiler expects transfers at full
-# speed, by its log: of a fusion or a copy, and of any other operation without a
-# product. The analytic time then orders the sample data's copies with a tau of
-# .83 instead of .70, reductions .82 (.75), element-wise kernels .86 (.80).
+# speed, by its log: of a fusion or a copy; of a copy within on-chip memory, and
+# of any other operation outside a fusion.
 _ROOMY, _NARROW = 1024.0, 128.0
 _PLACES = [float(i) for i in range(_DIMS)]
 _EYE = [[float(i == j) for j in range(_DIMS)] for i in range(_DIMS)]
@@ -1514,12 +1513,16 @@ class _Hardware(NamedTuple):
   matrix_side: int = 128    # Of a block of weights in the matrix unit.
   cores: int = 1            # Tiles that run at once.
   launch_ns: float = 220.0  # A kernel that does nothing.
-  step_ns: float = 45.0     # Overhead of a step for each stream.
+  wait_ns: float = 260.0    # Until a transfer starts.
+  step_ns: float = 10.0     # Overhead of a step; of each stream, in elements.
   bytes_per_ns: float = 540.0  # Main memory to on-chip memory.
   piece_ns: float = 3.0     # For each contiguous piece of a transfer.
   matrix_row_ns: float = 0.6   # One row through one block of weights.
   vector_ns: float = 0.9    # One instruction on lanes * sublanes elements.
   unhidden: float = 0.05    # Part of the shorter of memory and arithmetic.
+  # A layout tile of tiles twice as large as can move at full speed.
+  crowd_ns: float = 12.0
+  lone_ns: float = 12.0     # The same, of an operation outside a fusion.
 
 
 _TRAINED_CONSTANTS = _Hardware._fields[5:]
@@ -1527,7 +1530,8 @@ _TRAINED_CONSTANTS = _Hardware._fields[5:]
 _MACHINES = (
     _Hardware(),
     _Hardware(in_elements=1.0, lanes=1, sublanes=1, matrix_side=1, cores=132,
-              matrix_row_ns=0.6 / 128 ** 2, vector_ns=0.9 / 1024))
+              wait_ns=0.0, step_ns=45.0, matrix_row_ns=0.6 / 128 ** 2,
+              vector_ns=0.9 / 1024))
 
 
 def _product(x: tf.Tensor) -> tf.Tensor:
@@ -1736,11 +1740,7 @@ class _Nodes:
         self._as_tiled * self.opcode_is(_REDUCE_WINDOW)
         * self._graph.on_nodes(1 - self.has_convolution))
     self.has_pool = has_pool[:, tf.newaxis]
-    is_roomy = tf.math.segment_max(  # [kernels]
-        self.opcode_is(_FUSION) + self.opcode_is(_COPY), self.kernel_of)
-    self.most_tiles = tf.where(  # [kernels]
-        self.has_convolution + has_pool + hardware.in_elements > 0, _MOST,
-        tf.where(is_roomy > 0, _ROOMY, _NARROW))
+    self._find_moves(self.has_convolution + has_pool + hardware.in_elements)
     # A result of four bytes can hold the sums; others cannot.
     has_room = self.outputs * _as_float(tf.equal(self.element_bytes[:, 0], 4))
     self.sum_bytes = 4 * self.has_convolution * (  # [kernels]
@@ -1748,6 +1748,28 @@ class _Nodes:
     self._find_update()
     self._find_summed()
     self._find_transposition(hardware)
+
+  def _find_moves(self, has_room: tf.Tensor) -> None:
+    """Sets `moves`, [nodes], see `_Streams`; `waits`, `is_alone` and
+    `most_tiles`, [kernels], see `_Loops`."""
+    def any_of(mask):  # [nodes] -> [kernels]
+      return tf.math.segment_max(mask, self.kernel_of)
+
+    is_off_chip = 1 - tf.sign(tf.squeeze(self.column['on_chip'], 1))
+    is_copy = any_of(self.opcode_is(_COPY))
+    is_single = 1 - any_of(self.opcode_is(_FUSION))
+    # A copy, or a constant's, that neither reads nor writes main memory.
+    is_inside = is_single * tf.maximum(is_copy, 1 - any_of(self.inputs)) * (
+        1 - any_of(tf.maximum(self.inputs, self.outputs) * is_off_chip))
+    self.moves = tf.maximum(is_off_chip, self._graph.on_nodes(is_inside))
+    # Such a copy of elements of four bytes starts at once.
+    is_packed = _as_float(
+        tf.gather(self.element_bytes[:, 0], self.tiled) < 4)
+    self.waits = (1 - self.has_convolution) * (1 - is_inside * (1 - is_packed))
+    self.is_alone = is_single * (1 - is_copy)
+    is_narrow = self.is_alone + is_copy * is_inside
+    self.most_tiles = tf.where(
+        has_room > 0, _MOST, tf.where(is_narrow > 0, _NARROW, _ROOMY))
 
   def _find_update(self) -> None:
     """Sets `written` [kernels, 6], sizes of what an update in place writes, of
@@ -1845,6 +1867,8 @@ class _Streams(NamedTuple):
   follows: tf.Tensor  # [streams, 12], 1 for axes that it follows
   tile_bytes: tf.Tensor  # [streams, 1], of a layout tile
   copies: tf.Tensor   # [streams, 1], blocks in float32 that a product needs
+  moves: tf.Tensor    # [streams, 1], 0 for a tensor that stays on chip
+  waits: tf.Tensor    # [streams, 1], 1 for a product's that move
 
 
 class _Loops(NamedTuple):
@@ -1864,6 +1888,8 @@ class _Loops(NamedTuple):
   vector_ops: tf.Tensor       # [kernels]
   sum_bytes: tf.Tensor        # [kernels], of a product's sums, an element
   most_tiles: tf.Tensor       # [kernels], see `_Counts.crowding`
+  is_alone: tf.Tensor         # [kernels], 1 for an operation outside a fusion
+  waits: tf.Tensor            # [kernels], of a step without a product
   streams: _Streams
   picked: tf.Tensor    # int32 [kernels, 3], streams: the largest input; then a
                        # product's operands, else the largest input and output
@@ -1888,18 +1914,23 @@ class _Counts(NamedTuple):
   footprint_bytes: tf.Tensor   # Of the blocks held on chip.
   padding: tf.Tensor   # Elements of whole layout tiles over true elements.
   rounding: tf.Tensor  # Layout tiles of all tiles over those of the tensor.
-  crowding: tf.Tensor  # Layout tiles of a tile over those that are small
-                       # enough, at least 1, and 1 of a single tile: transfers
-                       # take as much longer.
+  waits: tf.Tensor     # Transfers that a step waits for.
+  crowding: tf.Tensor  # Layout tiles of a tile over the most at full speed; 0
+                       # of a single tile of a core.
+  all_tiles: tf.Tensor  # Layout tiles of all tiles.
+  idle: tf.Tensor      # Steps of all cores over those with a tile.
+  is_alone: tf.Tensor  # `_Loops.is_alone`.
+  COLUMNS = 13         # The first ones, which a network reads.
 
 
 class _Geometry:
   """Loop nests, tiles and counts, on one of `_MACHINES`."""
 
   @staticmethod
-  def hardware(statistics: _Statistics) -> _Hardware:
-    """The data's machine, in float32 []."""
-    in_tiles, in_elements = (tf.constant(x, tf.float32) for x in _MACHINES)
+  def hardware(statistics: _Statistics, cores: int = 1) -> _Hardware:
+    """The data's machine, in float32 []; a TPU with `cores`."""
+    in_tiles, in_elements = (tf.constant(x, tf.float32) for x in (
+        _MACHINES[0]._replace(cores=cores), _MACHINES[1]))
     return _Hardware(*tf.unstack(tf.where(
         statistics.in_elements(), in_elements, in_tiles)))
 
@@ -1936,6 +1967,7 @@ class _Geometry:
         written=nodes.written, products=nodes.products,
         has_pool=tf.squeeze(nodes.has_pool, 1), vector_ops=nodes.vector_ops,
         sum_bytes=nodes.sum_bytes, most_tiles=nodes.most_tiles,
+        is_alone=nodes.is_alone, waits=nodes.waits,
         streams=streams, picked=picked, minor_first=_minor_first(
             tf.concat([tiled.rank, filters.rank, ranks], 1)),
         summed=nodes.summed, hardware=hardware)
@@ -1970,7 +2002,7 @@ class _Geometry:
     steps = tf.minimum(output_tiles * kernel_tiles, _MOST)
     tile_elements = _product(elements[:, :_DIMS])
     registers = tile_elements / (hardware.lanes * hardware.sublanes)
-    (streams, block, moved, pieces, held), covered = cls._traffic(
+    (streams, block, moved, pieces, waits, held), covered = cls._traffic(
         loops, trips, elements)
     blocks = _product(
         of(loops.features, tf.math.ceil(elements / hardware.matrix_side))
@@ -1979,8 +2011,13 @@ class _Geometry:
     # Partial sums are added up.
     vector = registers * (vector_ops * output_tiles
                           + is_product * (steps - output_tiles))
-    crowding = tf.where(steps > 1, tf.maximum(1.0, _product(
-        tile[:, :_DIMS]) / tf.expand_dims(loops.most_tiles, -1)), 1.0)
+    of_tile = _product(tile[:, :_DIMS])  # Layout tiles.
+    crowding = tf.where(
+        steps > hardware.cores,
+        of_tile / tf.expand_dims(loops.most_tiles, -1), 0.0)
+    waves = steps / hardware.cores
+    idle = tf.where(hardware.in_elements > 0, 1.0, tf.math.ceil(waves) / waves)
+    waits += tf.expand_dims(loops.waits, -1) * steps
     padding = _product((units * unit / size)[:, :_DIMS])  # [kernels, 1]
     rounding = _product((trips * tile / units)[:, :_DIMS])
     return _Counts(
@@ -1989,7 +2026,10 @@ class _Geometry:
         matrix_rows=is_product * steps * blocks * rows, vector_registers=vector,
         tile_elements=tile_elements, rounding=rounding, crowding=crowding,
         footprint_bytes=held + sum_bytes * tile_elements,
-        padding=padding + tf.zeros_like(steps)), covered
+        padding=padding + tf.zeros_like(steps), waits=waits,
+        all_tiles=steps * of_tile, idle=idle,
+        is_alone=tf.expand_dims(loops.is_alone, -1) + tf.zeros_like(steps)
+    ), covered
 
   @staticmethod
   def waves(loops: _Loops, tile: tf.Tensor) -> tuple:
@@ -2003,8 +2043,8 @@ class _Geometry:
 
   @staticmethod
   def _traffic(loops: _Loops, trips: tf.Tensor, elements: tf.Tensor) -> tuple:
-    """(streams, block bytes, moved bytes, pieces, bytes held on chip), all
-    [kernels, configs]; and every stream's blocks, see `counts`.
+    """(streams, block bytes, moved bytes, pieces, waits of products, bytes held
+    on chip), all [kernels, configs]; and every stream's blocks, see `counts`.
 
     A block stays on chip while the next step needs it too. It changes with the
     loops that its tensor follows, and is fetched again whenever a loop outside
@@ -2035,8 +2075,9 @@ class _Geometry:
     held = block * (s.copies + tf.minimum(fetches, 2.0))
     return tuple(
         tf.math.unsorted_segment_sum(x, s.kernel, tf.shape(trips)[0])
-        for x in (tf.ones_like(block), block, block * fetches,
-                  pieces * fetches, held)), covered
+        for x in (tf.ones_like(block), block * s.moves,
+                  block * fetches * s.moves, pieces * fetches * s.moves,
+                  fetches * s.waits, held)), covered
 
 
 def _streams(graph: _Graph, nodes: _Nodes, conv: '_Convolution',
@@ -2079,10 +2120,15 @@ def _streams(graph: _Graph, nodes: _Nodes, conv: '_Convolution',
   first = tf.math.unsorted_segment_min(
       tf.where(is_like, number, tf.int32.max), row, len(_KINDS) * graph.kernels)
   is_operand = is_like & tf.equal(number, tf.gather(first, row))
+  is_output = tf.equal(kind, _KINDS.index('output'))
+  moves = tf.gather(nodes.moves, index)  # [streams]
+  waits = _as_float(is_operand | is_output) * moves * (
+      tf.gather(nodes.has_convolution, kernel))
   # As they are laid out; logical dimensions in rows.
   rows = nodes.rows(tf.where(has_other_layout[:, 0], other_index, index))
-  streams = _laid_out(kernel, kind, rows, follow @ axes, matched @ window,
-                      node.padded_bytes / rows.padded, is_operand)
+  streams = _laid_out(rows, follow @ axes, matched @ window, dict(
+      kernel=kernel, kind=kind, moves=moves[:, tf.newaxis],
+      waits=waits[:, tf.newaxis]), node.padded_bytes / rows.padded, is_operand)
   size = _product(rows.size)
 
   def largest(score):  # int32 [kernels]
@@ -2092,19 +2138,20 @@ def _streams(graph: _Graph, nodes: _Nodes, conv: '_Convolution',
         graph.kernels)
 
   score = tf.where(tf.equal(kind % 2, 0), 1.0, 1 / _MOST) * size  # Of inputs.
-  of_output = tf.where(tf.equal(kind, _KINDS.index('output')), size, 0.0)
+  of_output = tf.where(is_output, size, 0.0)
   picked = tf.stack([largest(score), *(
       largest(tf.where(is_operand & tf.equal(kind, i), 2 * _MOST, other))
       for i, other in enumerate((score, of_output)))], 1)
   return streams, picked, tf.gather(rows.rank[:, 0], picked)
 
 
-def _laid_out(kernel: tf.Tensor, kind: tf.Tensor, rows: _NodeRows,
-              follow: tf.Tensor, window: tf.Tensor, element_bytes: tf.Tensor,
+def _laid_out(rows: _NodeRows, follow: tf.Tensor, window: tf.Tensor,
+              known: Mapping[str, tf.Tensor], element_bytes: tf.Tensor,
               is_operand: tf.Tensor) -> _Streams:
-  """`_Streams` in the layout of `rows`. `follow` and `window` are elements of a
-  logical dimension per element and per tap of an axis, [streams, 6, 12];
-  `element_bytes` [streams, 1]; `is_operand` bool [streams]."""
+  """`_Streams` with `known` fields, in the layout of `rows`. `follow` and
+  `window` are elements of a logical dimension per element and per tap of an
+  axis, [streams, 6, 12]; `element_bytes` [streams, 1]; `is_operand` bool
+  [streams]."""
   follow, window = rows.order @ follow, rows.order @ window  # Of physical ones.
   between, spread = (tf.reduce_sum(x, 2) for x in (follow, window))
   # From the first element's first tap to the last one's last: [streams, 6].
@@ -2113,7 +2160,7 @@ def _laid_out(kernel: tf.Tensor, kind: tf.Tensor, rows: _NodeRows,
   surplus = tf.where(between > 0, surplus, -rows.size)
   per_element = (follow + window) / tf.expand_dims(rows.unit, -1)
   return _Streams(
-      kernel=kernel, kind=kind, size=rows.size, unit=rows.unit,
+      **known, size=rows.size, unit=rows.unit,
       whole=tf.math.ceil(rows.size / rows.unit), per_element=per_element,
       surplus=surplus / rows.unit + 1e-4,
       follows=_as_float(tf.reduce_sum(per_element, 1) > 0),
@@ -2456,9 +2503,10 @@ class _Columns:
 class _Machine(tf.keras.layers.Layer):
   """Time of a kernel from its counts, by physical constants.
 
-      time = launch + step * streams * steps + max(m, a) + unhidden * min(m, a)
+      time = launch + idle * (step * steps + max(m, a) + unhidden * min(m, a))
              + block_bytes / bandwidth
-      m = (moved_bytes / bandwidth + piece * pieces) * crowding
+      m = wait * waits + moved_bytes / bandwidth + piece * pieces
+          + (lone where is_alone, else crowd) * all_tiles * max(0, crowding - 1)
       a = matrix_row * matrix_rows + vector * vector_registers
   The last term is the first transfer, which nothing hides. Constants are
   c = c_0 exp(10 w): an optimizer step of 1e-3 changes a constant by 1 %.
@@ -2491,11 +2539,16 @@ class _Machine(tf.keras.layers.Layer):
     [kernels, configs, NUM_SHARES]."""
     c = self.constants(hardware)
     launch = c['launch_ns'] * tf.ones_like(counts.steps)
-    steps = c['step_ns'] * counts.streams * counts.steps
-    memory = counts.crowding * (counts.moved_bytes / c['bytes_per_ns']
-                                + c['piece_ns'] * counts.pieces)
-    arithmetic = (c['matrix_row_ns'] * counts.matrix_rows
-                  + c['vector_ns'] * counts.vector_registers)
+    of_step = tf.where(hardware.in_elements > 0, counts.streams, 1.0)
+    steps = counts.idle * (c['step_ns'] * of_step * counts.steps)
+    crowd_ns = tf.where(counts.is_alone > 0, c['lone_ns'], c['crowd_ns'])
+    memory = counts.idle * (counts.moved_bytes / c['bytes_per_ns']
+                            + c['wait_ns'] * counts.waits
+                            + c['piece_ns'] * counts.pieces
+                            + crowd_ns * counts.all_tiles
+                            * tf.maximum(0.0, counts.crowding - 1))
+    arithmetic = counts.idle * (c['matrix_row_ns'] * counts.matrix_rows
+                                + c['vector_ns'] * counts.vector_registers)
     first = counts.block_bytes / c['bytes_per_ns']
     log_time = tf.math.log(
         launch + steps + first + tf.maximum(memory, arithmetic)
@@ -2531,9 +2584,14 @@ class AnalyticTileModel(_Ranker):
         feature_stats, num_configs, keeps=_is_to_find(feature_stats))
     self._machine = _Machine()
 
+  _cores = 1
+
+  def _hardware(self) -> _Hardware:
+    return _Geometry.hardware(self._statistics, self._cores)
+
   def constants(self) -> dict:
     """Physical constants by names that end in their unit."""
-    hardware = _Geometry.hardware(self._statistics)
+    hardware = self._hardware()
     return {name: float(value)
             for name, value in self._machine.constants(hardware).items()}
 
@@ -2544,7 +2602,7 @@ class AnalyticTileModel(_Ranker):
 
   def _encode(self, graph, embedded, node_feats):
     raw = self._statistics.raw('node', node_feats, graph)
-    return _Geometry.loops(graph, raw, _Geometry.hardware(self._statistics))
+    return _Geometry.loops(graph, raw, self._hardware())
 
   def _score(self, graph, loops, config_feats):
     raw = self._statistics.raw('config', config_feats)
@@ -2576,20 +2634,24 @@ class MyEarlyJoinSAGE(_TileRanker):
     sharpness: initial value; at 10, 10 % of the time is one unit of the score.
       From 2, training soon drops a time that is wrong, as for another kind of
       machine; from 10, a few kernels do not overrule one that is right.
+    cores: of a TPU, those that share a kernel's tiles: 2 on a v4 and a v5p.
     node_rounds, **kwargs: arguments of `_TileRanker`.
   """
 
   def __init__(self, num_configs: int, num_ops: int, *,
                feature_stats: Any = 'script', sharpness: float = 2.0,
-               node_rounds: int = 1, **kwargs):
+               cores: int = 1, node_rounds: int = 1, **kwargs):
     super().__init__(num_configs, num_ops, node_rounds=node_rounds, **kwargs)
     if not isinstance(sharpness, (int, float)) or not sharpness > 0:
       raise ValueError(
           f'sharpness must be a positive number; got {sharpness!r}.')
+    _check_integers(1, cores=cores)
+    self._cores = cores
     self._statistics = _Statistics(feature_stats, num_configs)
     self._machine = _Machine(sharpness)
 
   constants = AnalyticTileModel.constants
+  _hardware = AnalyticTileModel._hardware
 
   def _build_layers(self, node_width, config_width):
     self._statistics.check(node_width, config_width)
@@ -2597,7 +2659,7 @@ class MyEarlyJoinSAGE(_TileRanker):
     self._build_for(
         scales * node_width + _TABLE_WIDTHS['node'],
         scales * config_width + _TABLE_WIDTHS['config']
-        + _Columns.NUMBER + len(_Counts._fields[:-1])  # No crowding.
+        + _Columns.NUMBER + _Counts.COLUMNS
         + _Machine.NUM_SHARES)
     self._machine.build(None)
     self._statistics.build(None)
@@ -2609,7 +2671,7 @@ class MyEarlyJoinSAGE(_TileRanker):
     raw = self._statistics.raw('node', node_feats, graph)
     h = self._first(self._node_encoder, node_feats, [_log_raw(raw)], [embedded])
     return (self._encode_nodes(graph, h),
-            _Geometry.loops(graph, raw, _Geometry.hardware(self._statistics)))
+            _Geometry.loops(graph, raw, self._hardware()))
 
   def _first(self, layer: _DenseNorm, feats: tf.Tensor,
              known: Sequence[tf.Tensor], embedded: Sequence[tf.Tensor] = (),
@@ -2657,7 +2719,8 @@ class MyEarlyJoinSAGE(_TileRanker):
     of_tile = (loops, tile, counts, covered)
     z = self._first(self._config_encoder, config_feats, [
         _log_raw(raw), _Columns.of_tiles(*of_tile),
-        _log_raw(tf.stack(counts[:-1], -1)), tf.stop_gradient(shares)],
+        _log_raw(tf.stack(counts[:counts.COLUMNS], -1)),
+        tf.stop_gradient(shares)],
                     further=lambda: _Columns.of_blocks(*of_tile))
     return (self._score_configs(graph, encoded, z),
             _as_float(self._statistics.known()) * log_times)

@@ -6,8 +6,7 @@
 DIR is what `tpu-graphs-ext sample-data --kernels all` writes; the models of a
 row were trained on it, one for each seed. With --tpu v6e and that generation's
 data, the package's models for it and for a TPU v3 are measured. LightGBM is
-trained here, and the analytic part is `AnalyticTileModel` with its constants as
-they are.
+trained here; the analytic time is that of `analytic/machines.py`.
 Rows go to results/numbers.csv, of which `tables.py --write` makes the page.
 Last it prints what the analytic time tells of gains over the default tile.
 
@@ -29,17 +28,18 @@ import json
 import os
 import shlex
 import sys
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 
 import booster
 import tables
-from tpu_graphs_ext import load_models
-from tpu_graphs_ext.analytic import explain
+from tpu_graphs_ext.analytic import explain, geometry
+from tpu_graphs_ext.analytic.machines import MACHINES
 from tpu_graphs_ext.data import read
 from tpu_graphs_ext.data.kernel import Kernel, Partition
 from tpu_graphs_ext.engine import (
-  artifacts,
   evaluate,
   pretrained,
   results,
@@ -88,13 +88,23 @@ def choices(summary, prefix: str) -> dict[str, dict[str, float]]:
               for k in (1, 5, 10)}}}
 
 
-def analytic(name: str):
-  """The analytic part alone, with the statistics of that model."""
-  trained = scoring.load_ranker(name, LoadSettings())
-  stats = artifacts.load_run(name, TILE).model_kwargs['feature_stats']
-  return dataclasses.replace(trained, model=load_models.build(
-      'AnalyticTileModel', 10, trained.num_ops, {'feature_stats': stats},
-      graph=trained.task.sample_graph(trained.stats)))
+@dataclasses.dataclass
+class AnalyticTime:
+  """Orders tiles by the analytic time with a generation's constants, as a
+  `scoring.Ranker` orders them by a model."""
+  tpu: str
+  task: Any = TILE
+
+  def score_all(self, kernels: Iterable[Kernel], what: str = ''
+                ) -> Iterator[tuple[Kernel, scoring.Scores]]:
+    del what  # As `Ranker` has it.
+    kernels = list(kernels)
+    for kernel, loops in zip(kernels, geometry.loops_of(
+        kernels, MACHINES[self.tpu])):
+      explainer = explain.Explainer(kernel, loops=loops)
+      yield kernel, scoring.Scores(
+          explainer.terms(explainer.tiles(kernel.config_feat)).time,
+          scoring.first_copies(kernel.config_feat))
 
 
 def some_tiles(kernel: Kernel, most: int) -> Kernel:
@@ -125,7 +135,7 @@ def rankers(args) -> dict[str, list]:
   of_row = {name: [scoring.load_ranker(model_dir, LoadSettings())
                    for model_dir in dirs.split(',')]
             for name, dirs in named.items()}
-  of_row['analytic'] = [analytic(package)]
+  of_row['analytic'] = [AnalyticTime(args.tpu)]
   if args.seeds:
     of_row[booster.NAME] = [trees(args.data, int(seed), args.trees, args.tiles)
                             for seed in args.seeds.split(',')]
@@ -143,8 +153,7 @@ def gains(ranker: scoring.Ranker, kernels: Partition) -> str:
   for kernel in kernels:
     default = kernel_sources.default_of(kernel)
     try:
-      explainer = explain.Explainer(
-          kernel, tile_search.constants_of(ranker.model))
+      explainer = tile_search.explainer_of(ranker, kernel)
     except UserError:
       continue
     kernel_tiles = explainer.tiles(kernel.config_feat)

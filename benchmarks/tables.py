@@ -249,7 +249,7 @@ _CHOICES = {'default': "the compiler's default tile",
             'random': 'a random choice'}
 _SHIPPED = {'package': '**the model in the package**',
             'alike': 'it and two with other seeds',
-            'analytic': 'its analytic part alone, untrained',
+            'analytic': 'the analytic time alone, ten constants',
             **{row: _MODELS[row] for row in ('EarlyJoinSAGE', 'LightGBM')},
             **_CHOICES}
 _GENERATIONS = 'v3', 'v5e', 'v5p', 'v6e', 'v7x'  # Which have a model.

@@ -16,15 +16,16 @@ from tpu_graphs_ext.errors import UserError
 
 models = load_models.models_module()
 # Counts are times; what is shorter of memory and arithmetic hides wholly.
-ONES = {'launch_ns': 5.0, 'step_ns': 1.0, 'bytes_per_ns': 1.0, 'piece_ns': 1.0,
-        'matrix_row_ns': 1.0, 'vector_ns': 1.0, 'unhidden': 0.0}
+ONES = {'launch_ns': 5.0, 'wait_ns': 1.0, 'step_ns': 0.5, 'bytes_per_ns': 1.0,
+        'piece_ns': 1.0, 'matrix_row_ns': 1.0, 'vector_ns': 1.0,
+        'unhidden': 0.0}
 
 
 def test_a_tile_by_hand():
   """f32 [20, 256] in 3 x 2 layout tiles of 8 x 128, 4096 bytes each.
 
-  A bound of 2 out of 3 cuts it into 2, each as long as the longer one. Two
-  streams, so 4 starts; the steps are 2.
+  A bound of 2 out of 3 cuts it into 2, each as long as the longer one. There
+  are two steps, and each waits once.
   """
   kernel = kernel_of(elementwise([20, 256], opcode='sqrt'), [[2, 2], [0, 0]])
   explanation = explained(kernel, kernel.config_feat[0], ONES)
@@ -34,10 +35,10 @@ def test_a_tile_by_hand():
       moved_bytes=2 * 2 * 4 * 4096, least_bytes=2 * 6 * 4096,
       block_bytes=2 * 4 * 4096, footprint_bytes=2 * 2 * 4 * 4096,
       padding=1.2, rounding=1.3333, terms=explain.Terms(
-          launch=5.0, steps=4.0, traffic=65536.0, pieces=4.0, matrix=0.0,
+          launch=5.0, steps=1.0, traffic=65536.0, pieces=6.0, matrix=0.0,
           vector=8.0, first_transfer=32768.0, unhidden=0.0))
   assert explanation.steps == 2
-  assert explanation.time_ns == 5 + 4 + 65540 + 32768
+  assert explanation.time_ns == 5 + 1 + 65542 + 32768
   assert explanation.text() == (
       '2 steps, 64.0 KiB moved (1.33 x the least), padding 60 %, bound by '
       'moving bytes')

@@ -7,6 +7,7 @@ from support import tiny_hlo
 from support.feature_tiles import kernel_of_module, kernel_of_nodes, loops_of
 from support.tiny_hlo import add, convolution, elementwise, product
 from tpu_graphs_ext.analytic import geometry
+from tpu_graphs_ext.analytic.machines import MACHINES
 from tpu_graphs_ext.hlo import protos
 
 LAYOUT_TILE = 8 * 128 * 4  # Bytes, of float32.
@@ -191,10 +192,59 @@ def test_a_copy():
       'pieces': [2, 4, 12], 'matrix_rows': [0] * 3,
       'vector_registers': [6, 8, 6],  # One a layout tile.
       'tile_elements': [6144, 4096, 1024], 'padding': [1] * 3,
-      'rounding': [1, 4 / 3, 1], 'crowding': [1] * 3}
+      'rounding': [1, 4 / 3, 1], 'waits': [1, 2, 6],
+      # An operation alone moves 128 layout tiles at full speed.
+      'crowding': [0, 4 / 128, 1 / 128], 'is_alone': [1] * 3,
+      'all_tiles': [6, 8, 6], 'idle': [1] * 3}
   assert set(counts) == set(expected)
   for name, values in expected.items():
     np.testing.assert_allclose(counts[name], values, 1e-6, err_msg=name)
+
+
+def on_chip(module, *ids):
+  """The module with these instructions' tensors kept in on-chip memory."""
+  for node in protos.nodes(module):
+    if node.id in ids:
+      node.shape.layout.memory_space = protos.ON_CHIP
+  return module
+
+
+@pytest.mark.parametrize('opcode, element_type, kept, moved, waits, most', [
+    # In two steps, each of 4 layout tiles in and out.
+    ('tanh', 'F32', (), 2, 1, 128), ('tanh', 'F32', (10,), 1, 1, 128),
+    ('tanh', 'F32', (10, 11), 0, 1, 128), ('copy', 'F32', (11,), 1, 1, 1024),
+    # Copies within on-chip memory move too; of four bytes they do not wait.
+    ('copy', 'BF16', (10, 11), 2, 1, 128),
+    ('copy', 'F32', (10, 11), 2, 0, 128)])
+def test_tensors_on_chip_do_not_move(
+    opcode, element_type, kept, moved, waits, most):
+  counts = counts_of(on_chip(elementwise(
+      [64, 128], element_type=element_type, opcode=opcode), *kept), [[4, 1]])
+  block = 4 * 8 * 128 * (2 if element_type == 'BF16' else 4)
+  assert counts['streams'] == counts['steps'] == 2
+  assert counts['block_bytes'] == moved * block
+  assert counts['moved_bytes'] == 2 * moved * block
+  assert counts['pieces'] == 2 * moved
+  assert counts['waits'] == 2 * waits and counts['crowding'] == 4 / most
+  assert counts['footprint_bytes'] == 2 * 2 * block  # Wherever they are.
+
+
+@pytest.mark.parametrize('kept, waits', [
+    # [256, 512] x [512, 256], cut into 4 x 1 by 2 tiles: both operands change
+    # with each of the 8 steps, the output is written with every second one.
+    ((), 20), ((10,), 12), ((10, 11), 4), ((10, 11, 12), 0)])
+def test_a_product_waits_for_what_it_fetches_and_writes(kept, waits):
+  counts = counts_of(on_chip(product(256, 512, 256), *kept), [[8, 2]],
+                     [[32, 2]])
+  assert counts['steps'] == 8 and counts['waits'] == waits
+
+
+def test_two_cores_share_steps():
+  """Of 3 and 5 steps the last one leaves a core idle; 2 are one for each."""
+  loops = loops_of(elementwise([120, 128]), MACHINES['v5p'])
+  counts = loops.counts(np.array([[15, 1], [8, 1], [5, 1], [3, 1]]))
+  np.testing.assert_allclose(counts['idle'], [2, 1, 4 / 3, 6 / 5])
+  np.testing.assert_allclose(counts['crowding'], [0, 0, 5 / 128, 3 / 128])
 
 
 def test_operands_are_read_again_for_every_tile_of_the_other():

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from support import tiny_hlo
 from support.tiny_hlo import add
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.errors import UserError
@@ -72,6 +73,17 @@ def test_shape_columns_and_those_of_nothing():
   # An opcode and an element type that are not listed.
   assert not any(columns(row_of(module), 'shape_element_type'))
   assert features.module_arrays(module).node_opcode == [schema.UNKNOWN_OPCODE]
+
+
+def test_what_stays_on_chip_is_marked():
+  """In a column that is always 0 in the data set; `S(1)` in HLO text."""
+  module = tiny_hlo.elementwise([64, 128])
+  parameter, root = module.computations[0].instructions
+  parameter.shape.layout.memory_space = 1
+  root.shape.layout.memory_space = 5  # The host's memory.
+  column = features.module_arrays(module).node_feat[
+      :, schema.NODE_COLUMN['element_size_in_bits']]
+  np.testing.assert_array_equal(column, [1, 0])
 
 
 def test_window_and_convolution_columns():

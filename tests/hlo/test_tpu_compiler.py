@@ -90,19 +90,17 @@ def test_damaged_modules():
 
 def test_how_tensors_are_stored():
   module = elementwise([1, 40, 256], [1, 2, 0])
-  parameter, root = module.computations[0].instructions
+  parameter = module.computations[0].instructions[0]
   tile = parameter.shape.layout.tiles.add()
-  plain = (256, 40), 4, 4, 8, False
+  plain = (256, 40), 4, 4, 8
   for sizes in [], [1024], [8, 128]:  # Without sizes: damaged.
     tile.dimensions[:] = sizes
     assert tpu_compiler.stored_tensors(module) == [
         (False, *plain), (True, *plain)]
   tile.dimensions[:] = 32, 128  # The columns are the more major dimension.
-  root.shape.layout.memory_space = 1  # On the chip; 5 is the host.
-  parameter.shape.layout.memory_space = 5
   parameter.shape.element_type = 20  # f8e4m3fn, which features do not list.
   assert tpu_compiler.stored_tensors(module) == [
-      (False, (256, 40), 4, 1, 32, False), (True, *plain[:-1], True)]
+      (False, (256, 40), 4, 1, 32), (True, *plain)]
 
 
 def test_windows_that_are_missing_or_infeasible():

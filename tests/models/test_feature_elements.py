@@ -235,11 +235,12 @@ def test_the_analytic_time_counts_whole_waves_of_elements():
         'AnalyticTileModel' + checks.RAW, stats=stats, tiles=tiles)
     scores = checks.scores_untraced(model, kernel, stats)
     c, n = model.constants(), counts_of(kernel, tiles)
-    memory = n['crowding'] * (n['moved_bytes'] / c['bytes_per_ns']
-                              + c['piece_ns'] * work * n['pieces'])
+    memory = (c['wait_ns'] * n['waits'] + n['moved_bytes'] / c['bytes_per_ns']
+              + c['piece_ns'] * work * n['pieces'])
     vector = c['vector_ns'] * work * n['vector_registers']
     np.testing.assert_allclose(np.exp(scores), (
-        c['launch_ns'] + c['step_ns'] * n['streams'] * work * n['steps']
+        c['launch_ns'] + c['step_ns'] * work * n['steps'] * (
+            n['streams'] if tiles == 'elements' else 1)
         + n['block_bytes'] / c['bytes_per_ns'] + np.maximum(memory, vector)
         + c['unhidden'] * np.minimum(memory, vector)), rtol=1e-4)
 

@@ -127,7 +127,7 @@ def test_on_few_cores_the_baselines_scripts_get_one(
 
 def test_columns_and_opcodes_are_those_of_the_files():
   columns = {
-      'is_root': 'is_root',
+      'is_root': 'is_root', 'on_chip': 'element_size_in_bits',
       'element_type': 'shape_element_type_is_invalid_type',
       'shape': 'shape_dimensions_0', 'parameter_number': 'parameter_number',
       'dimensions': 'dimensions_0', 'window': 'window_size_0',

@@ -17,8 +17,11 @@ KERNELS = checks.kernels()
 STATS = checks.stats_of(KERNELS)
 
 # Round numbers, so that sums can be done by hand.
-MACHINE = dict(launch_ns=100, step_ns=10, bytes_per_ns=1024, piece_ns=1,
-               matrix_row_ns=2, vector_ns=3, unhidden=0.5)
+MACHINE = dict(launch_ns=100, wait_ns=10, step_ns=4, bytes_per_ns=1024,
+               piece_ns=1, matrix_row_ns=2, vector_ns=3, unhidden=0.5,
+               crowd_ns=5, lone_ns=7)
+COUNTS = dict(steps=3, idle=1, moved_bytes=4096, pieces=6, crowding=1,
+              all_tiles=2, matrix_rows=7, vector_registers=2, block_bytes=2048)
 
 
 def counts(**counted):
@@ -41,15 +44,14 @@ def machine():
 def test_analytic_time_by_hand():
   """Memory 4096 / 1024 + 6 = 10 ns, arithmetic 2 * 7 + 3 * 2 = 20 ns.
 
-  100 + 10 * 2 * 3 + 20 + 0.5 * 10 + 2048 / 1024 = 187.
+  100 + 4 * 3 + 20 + 0.5 * 10 + 2048 / 1024 = 139.
   """
-  some = counts(streams=2, steps=3, moved_bytes=4096, pieces=6, crowding=1,
-                matrix_rows=7, vector_registers=2, block_bytes=2048)
+  some = counts(**COUNTS)
   log_time, shares = machine()(some, hardware())
-  assert log_time.numpy() == pytest.approx(math.log(187))
-  # Of 100 + 60 + 10 + 20 + 2 = 192.
+  assert log_time.numpy() == pytest.approx(math.log(139))
+  # Of 100 + 12 + 10 + 20 + 2 = 144.
   np.testing.assert_allclose(
-      shares[0, 0], np.array([100, 60, 10, 20, 2]) / 192, rtol=1e-5)
+      shares[0, 0], np.array([100, 12, 10, 20, 2]) / 144, rtol=1e-5)
   layer = machine()
   layer.changes.assign(tf.fill(layer.changes.shape, 1e-3))
   assert float(layer.constants(hardware())['launch_ns']) == pytest.approx(
@@ -57,11 +59,21 @@ def test_analytic_time_by_hand():
   # Twice the bandwidth: memory 2 + 6, first transfer 1.
   faster = hardware(bytes_per_ns=2048)
   assert machine()(some, faster)[0].numpy() == pytest.approx(
-      math.log(100 + 60 + 20 + 0.5 * 8 + 1))
-  # Transfers that take three times as long, 30 ns, hide the arithmetic.
-  some = some._replace(crowding=tf.constant([[3.0]]))
-  assert machine()(some, hardware())[0].numpy() == pytest.approx(
-      math.log(100 + 60 + 30 + 0.5 * 20 + 2))
+      math.log(100 + 12 + 20 + 0.5 * 8 + 1))
+
+
+@pytest.mark.parametrize('changes, time', [
+    # Two layout tiles, thrice as many in a tile as can move at full speed: 20
+    # ns more, or 28 of an operation outside a fusion.
+    (dict(crowding=3), 100 + 12 + 30 + 0.5 * 20 + 2),
+    (dict(crowding=3, is_alone=1), 100 + 12 + 38 + 0.5 * 20 + 2),
+    (dict(waits=2), 100 + 12 + 10 * 2 + 10 + 0.5 * 20 + 2),
+    # A half more steps than have a tile: all but the launch and the first
+    # transfer takes as much longer.
+    (dict(idle=1.5), 100 + 1.5 * (12 + 20 + 0.5 * 10) + 2)])
+def test_crowded_and_idle_times_by_hand(changes, time):
+  some = counts(**{**COUNTS, **changes})
+  assert machine()(some, hardware())[0].numpy() == pytest.approx(math.log(time))
 
 
 def test_the_correction_starts_at_exactly_zero():

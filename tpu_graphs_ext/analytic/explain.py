@@ -16,7 +16,7 @@ from tpu_graphs_ext.data.kernel import Kernel
 # The terms of a time, in words.
 BOUND_BY = {
     'launch': 'launching it', 'steps': 'overhead of steps',
-    'traffic': 'moving bytes', 'pieces': 'short pieces of transfers',
+    'traffic': 'moving bytes', 'pieces': 'starting transfers',
     'matrix': 'matrix unit', 'vector': 'vector unit',
     'first_transfer': 'first transfer',
 }
@@ -28,7 +28,7 @@ class Terms:
 
       time = launch + steps + max(m, a) + unhidden * min(m, a) + first_transfer
       m = traffic + pieces,  a = matrix + vector
-  Traffic and pieces take longer for tiles that are too large to be overlapped.
+  Traffic takes longer for tiles that are too large to be overlapped.
 
   The first transfer, of the first blocks in and the last out, hides nothing.
   """
@@ -119,10 +119,11 @@ class Explanation:
 
   def text(self) -> str:
     """One line: steps, bytes, padding, and what bounds the time."""
-    again = self.moved_bytes / self.least_bytes
+    again = (f' ({self.moved_bytes / self.least_bytes:.2f} x the least)'
+             if self.least_bytes else '')
     waste = self.padding * self.rounding - 1
     return (f'{self.steps:,} step{"" if self.steps == 1 else "s"}, '
-            f'{in_bytes(self.moved_bytes)} moved ({again:.2f} x the least), '
+            f'{in_bytes(self.moved_bytes)} moved{again}, '
             f'padding {100 * waste:.0f} %, bound by {self.bound_by}')
 
 
@@ -183,13 +184,18 @@ class Explainer:
 
 def _terms(counted: Mapping[str, Any], constants: TpuConstants) -> Terms:
   """From counts by name, numbers or arrays."""
-  crowding = counted['crowding']
+  idle, crowd_ns = counted['idle'], np.where(
+      counted['is_alone'], constants.lone_ns, constants.crowd_ns)
   return Terms(
       launch=constants.launch_ns + 0 * counted['steps'],
-      steps=constants.step_ns * counted['streams'] * counted['steps'],
-      traffic=crowding * counted['moved_bytes'] / constants.bytes_per_ns,
-      pieces=crowding * constants.piece_ns * counted['pieces'],
-      matrix=constants.matrix_row_ns * counted['matrix_rows'],
-      vector=constants.vector_ns * counted['vector_registers'],
+      steps=idle * constants.step_ns * counted['steps'],
+      traffic=idle * (
+          counted['moved_bytes'] / constants.bytes_per_ns
+          + crowd_ns * counted['all_tiles']
+          * np.maximum(0.0, counted['crowding'] - 1)),
+      pieces=idle * (constants.wait_ns * counted['waits']
+                     + constants.piece_ns * counted['pieces']),
+      matrix=idle * constants.matrix_row_ns * counted['matrix_rows'],
+      vector=idle * constants.vector_ns * counted['vector_registers'],
       first_transfer=counted['block_bytes'] / constants.bytes_per_ns,
       unhidden=constants.unhidden)

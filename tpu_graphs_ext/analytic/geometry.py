@@ -47,15 +47,17 @@ class Loops:
     products: number of convolutions and matrix products; with several, the
       loops are the last one's.
     is_product, is_pooling: whether there is one; whether windows are reduced.
-    element_bytes, rows, on_chip: [streams], of an element, of a layout tile,
-      and whether it needs no blocks; features say 8 rows and no.
+    element_bytes, rows: [streams], of an element, of a layout tile; features
+      say 8 rows.
     is_compiled: whether that is known, see `note`.
+    on_chip: bool [streams], those that do not move.
     windows: int [rank], elements of a pooling's window.
   """
 
   def __init__(self, nest: Any, machine: Machine = MACHINES[DEFAULT_TPU]):
     self.nest = nest._replace(hardware=nest.hardware._replace(
-        matrix_side=np.float32(machine.matrix_unit)))
+        matrix_side=np.float32(machine.matrix_unit),
+        cores=np.float32(machine.cores)))
     self.machine = machine
     self.axes = np.flatnonzero(nest.is_loop[0])
     self.rank = int((self.axes < _DIMS).sum())
@@ -72,7 +74,7 @@ class Loops:
     self.element_bytes = (
         streams.tile_bytes[:, 0] / streams.unit.prod(1)).astype(int)
     self.rows = np.full(len(streams.kind), SUBLANES)
-    self.on_chip = np.zeros(len(streams.kind), bool)
+    self.on_chip = streams.moves[:, 0] == 0
     self._every = np.ones(len(unit), np.int64)  # A tile of all 12 axes.
     # A window has its features in lanes, and follows them where they are rows.
     kernel_unit = unit[_DIMS:] if self.is_product else np.where(
@@ -91,8 +93,7 @@ class Loops:
       tensor = next((t for t in waiting if t[:3] == key), None)
       if tensor:
         waiting.remove(tensor)
-        (self.element_bytes[number], self.rows[number],
-         self.on_chip[number]) = tensor[3:]
+        self.element_bytes[number], self.rows[number] = tensor[3:]
 
   def tiles(self, output_bounds, kernel_bounds) -> np.ndarray:
     """int64 [tiles, loops], from int [tiles, rank] and [tiles, filter rank]."""

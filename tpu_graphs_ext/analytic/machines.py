@@ -18,13 +18,17 @@ class TpuConstants:
   """What a tile's work costs; by default near the fit to 15 kernels of a TPU
   v3."""
   launch_ns: float = 220.0  # A kernel that does nothing.
-  step_ns: float = 45.0  # Overhead of a step for each stream.
+  wait_ns: float = 260.0  # Until a transfer starts.
+  step_ns: float = 10.0  # Overhead of a step.
   bytes_per_ns: float = 540.0  # Between main and on-chip memory.
   piece_ns: float = 3.0  # Each contiguous piece of a transfer.
   matrix_row_ns: float = 0.6  # A row through one block of weights.
   vector_ns: float = 0.9  # An instruction on a layout tile of 1024 elements.
   # Share of the shorter of memory and arithmetic time that nothing hides.
   unhidden: float = 0.05
+  # A layout tile of tiles twice as large as can move at full speed.
+  crowd_ns: float = 12.0
+  lone_ns: float = 12.0  # The same, of an operation outside a fusion.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,8 +37,9 @@ class Machine:
 
   What only legal tiles ask for was inferred from the tiles that the compiler
   weighs (v5e, v5p, v6e, v7x), and from measured ones (v3). `tile_ns` are
-  launch, step, piece and vector of `TpuConstants` near the fit to the
-  compiler's cycles of five programs; without them they are a v3's.
+  launch, wait, step, piece, vector, crowd and lone of `TpuConstants`, near the
+  fit to the compiler's cycles of the sample data's train programs; without them
+  they are a v3's.
   """
   bytes_per_ns: float  # Bandwidth of main memory.
   flops_per_ns: float  # bfloat16 operations, two for each multiply-add.
@@ -42,6 +47,7 @@ class Machine:
   matrix_unit: int  # Its rows and columns; fewer rows of input cost the same.
   vmem_bytes: int  # On-chip memory: the most that `vmem_limit_bytes` may be.
   vmem_limit_bytes: int  # Of a Pallas kernel that does not name a limit.
+  cores: int = 1  # That share the tiles of a kernel.
   accumulates: bool = False  # The matrix unit adds to its last result itself.
   tile_ns: tuple[float, ...] = ()
   block_columns: int = 128  # Of a product: its blocks also come in multiples.
@@ -59,10 +65,10 @@ class Machine:
     """Of the analytic time of tiles."""
     if not self.tile_ns:
       return TpuConstants()
-    launch, step, piece, vector = self.tile_ns
+    launch, wait, step, piece, vector, crowd, lone = self.tile_ns
     return TpuConstants(
-        launch, step, self.bytes_per_ns, piece,
-        2 * self.matrix_unit ** 2 / self.flops_per_ns, vector, 0.0)
+        launch, wait, step, self.bytes_per_ns, piece,
+        2 * self.matrix_unit ** 2 / self.flops_per_ns, vector, 0.0, crowd, lone)
 
   def rate(self, narrow: str) -> float:
     """Operations per ns for operands of 8-bit type `narrow`, or '' if wider."""
@@ -71,21 +77,23 @@ class Machine:
 
 _OLD = {'cut_unit': 128, 'divides': False, 'copies': True,
         'fills': (1.04, 1.2, 1.2)}
-_V5P_NS = 1550, 68, 0.09, 0.66
+_V5P_NS = 320, 565, 67, 0.13, 0.5, 3.9, 3.7
 MACHINES = {
     'v2': Machine(300, 22.5e3, '', 128, 16 * _MIB, 16 * _MIB, **_OLD),
     'v3': Machine(450, 61.5e3, '', 128, 16 * _MIB, 16 * _MIB, **_OLD),
-    'v4': Machine(614, 137.5e3, '', 128, 16 * _MIB, 16 * _MIB, tile_ns=_V5P_NS,
-                  cut_unit=2048),
+    'v4': Machine(614, 137.5e3, '', 128, 16 * _MIB, 16 * _MIB, cores=2,
+                  tile_ns=_V5P_NS, cut_unit=2048),
     'v5e': Machine(819, 197e3, 'int8', 128, 128 * _MIB, 16 * _MIB,
-                   tile_ns=(2400, 94, 0.37, 2.2), fills=(2.0, 1.1, 1.0)),
+                   tile_ns=(540, 975, 220, 0.08, 1.65, 9.1, 8.9),
+                   fills=(2.0, 1.1, 1.0)),
     'v5p': Machine(1382, 229.5e3, 'int8', 128, 64 * _MIB, 16 * _MIB,
-                   tile_ns=_V5P_NS, cut_unit=2048),
+                   cores=2, tile_ns=_V5P_NS, cut_unit=2048),
     'v6e': Machine(1640, 918e3, 'int8', 256, 128 * _MIB, 32 * _MIB,
-                   tile_ns=(2700, 149, 1.26, 0.56), fills=(2.0, 1.1, 1.0)),
+                   tile_ns=(210, 800, 480, 0.08, 0.66, 3.6, 4.4),
+                   fills=(2.0, 1.1, 1.0)),
     'v7x': Machine(3690, 1153e3, 'fp8', 256, 64 * _MIB, 32 * _MIB,
-                   accumulates=True, tile_ns=(1900, 160, 0.88, 0.105),
-                   block_columns=256),
+                   accumulates=True, block_columns=256,
+                   tile_ns=(375, 715, 360, 0.09, 0.5, 1.7, 0.2)),
 }
 # Those whose tiles nobody measured or saw the compiler weigh; their rules for
 # legal tiles and their `tile_ns` are another generation's.

@@ -21,7 +21,6 @@ _MOVES = frozenset({
     'gather', 'get-tuple-element', 'iota', 'opt-barrier', 'pad', 'parameter',
     'reshape', 'reverse', 'slice', 'transpose', 'tuple'})
 _SLICES = frozenset({'slice', 'dynamic-slice', 'gather'})
-_ON_CHIP = 1  # The `memory_space` of a TPU's vector memory; 0: HBM.
 
 
 class Cost(NamedTuple):
@@ -47,7 +46,7 @@ def cost_of(kernel: protos.HloModuleProto) -> Cost:
     whole = sum(map(_bytes_of, parts))
     count = whole if count is None else count
     hbm = sum(_bytes_of(part) for part in parts
-              if part.layout.memory_space != _ON_CHIP)
+              if part.layout.memory_space != protos.ON_CHIP)
     moved += count
     in_hbm += count * hbm // whole if whole else 0
     on_chip += whole - hbm
@@ -65,7 +64,7 @@ def _scoped_bytes(root) -> int:
   try:
     used = json.loads(root.backend_config)['used_scoped_memory_configs']
     return sum(int(each['size']) for each in used
-               if int(each['memory_space']) == _ON_CHIP)
+               if int(each['memory_space']) == protos.ON_CHIP)
   except (ValueError, LookupError, TypeError):
     return 0
 

@@ -143,7 +143,8 @@ def _row(node, is_root: bool) -> list:
   has, shape, slices = node.HasField, node.shape, schema.MAX_SLICE_DIMS
   return [
       int(is_root),
-      0,  # element_size_in_bits: XLA dropped it.
+      # `element_size_in_bits`: 0 in the data set, for XLA dropped it.
+      int(shape.layout.memory_space == protos.ON_CHIP),
       *_element_type(shape.element_type),
       *_with_totals(shape.dimensions),
       len(shape.tuple_shapes),

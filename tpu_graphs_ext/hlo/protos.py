@@ -54,6 +54,8 @@ TYPE_NAMES = {  # By number, also those that TensorFlow 2.15 does not know.
     26: 'S2', 27: 'U2', 28: 'F8E4M3', 29: 'F8E3M4', 32: 'F4E2M1FN',
     33: 'F8E8M0FNU', **{value: name for name, value in PrimitiveType.items()}}
 
+ON_CHIP = 1  # The `memory_space` of a TPU's vector memory; 0: HBM.
+
 # No compiler writes more; reading it would take minutes, or all memory.
 MAX_INSTRUCTIONS = 1_000_000  # The largest programs have some 50,000.
 

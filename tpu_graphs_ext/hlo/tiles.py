@@ -57,7 +57,6 @@ class Stored(NamedTuple):
   listed_bytes: int  # Of an element, as features have it: 4 of other types.
   element_bytes: int
   rows: int  # Of a layout tile; 16 of some 2-byte elements, 32 of 1 byte.
-  is_on_chip: bool  # For the whole kernel, so it needs no blocks.
 
 
 def bound_candidates(units: int, step: int = 1) -> list[int]:

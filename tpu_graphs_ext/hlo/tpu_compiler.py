@@ -137,7 +137,7 @@ def stored_tensors(kernel: protos.HloModuleProto) -> list[tiles.Stored]:
           tuple(sizes[dim] for dim in tiles.physical_dims(
               layout.minor_to_major, len(sizes)) if sizes[dim] > 1),
           size if name in schema.ELEMENT_TYPES else 4, size,
-          max([tiles.SUBLANES, *rows]), layout.memory_space == 1))
+          max([tiles.SUBLANES, *rows])))
   return tensors
 
 

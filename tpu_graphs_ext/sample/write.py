@@ -33,7 +33,7 @@ from tpu_graphs_ext.sample.kernels import CLOCK_GHZ, SPLITS
 _WHAT = ('Sample data of tpu_graphs_ext: runtimes are estimates of '
          "Google's TPU compiler.")
 _MARKER = schema.SAMPLE_DATA_MARK
-_VERSION, _LAYOUT_VERSION = 5, 6  # A folder of another version is refused.
+_VERSION, _LAYOUT_VERSION = 6, 6  # A folder of another version is refused.
 # Files of each train program of layouts, each with its share of the
 # configurations: a pass over so few programs would be two training steps.
 PARTS = 3
