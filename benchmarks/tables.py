@@ -242,7 +242,7 @@ _MODELS = {
     'MyEarlyJoinSAGE:best': '`MyEarlyJoinSAGE`, `--recipe best`',
     'MyEarlyJoinSAGE:quick': '`MyEarlyJoinSAGE`, `--recipe quick`',
     'without feature_stats': '`MyEarlyJoinSAGE` without `feature_stats`',
-    'AnalyticTileModel': '`AnalyticTileModel`, seven constants',
+    'AnalyticTileModel': '`AnalyticTileModel`, ten constants',
     'EarlyJoinSAGE': "`EarlyJoinSAGE`, the baseline's",
     'LightGBM': 'LightGBM on hand-made columns'}
 _CHOICES = {'default': "the compiler's default tile",
