@@ -31,11 +31,11 @@ import zlib
 from collections.abc import Callable, Sequence
 from typing import Optional
 
+import layout_choices
 import numpy as np
 import pack_kernels
 
 from tpu_graphs_ext.hlo import (
-  layout_choices,
   libtpu,
   protos,
   single_kernel,
@@ -64,6 +64,9 @@ _QUICKLY = ('--xla_tpu_enable_pipelined_loop_unrolling=false '
             '--xla_jf_xlu_optimizer=false '
             '--xla_jf_critical_path_scheduler=false '
             '--xla_tpu_load_store_optimizations=false')
+# What the compiler decided about a kernel's tile: it is to decide again.
+_DECISIONS = ('window_config', 'used_scoped_memory_configs', 'retry_config',
+              'convolution_algorithm_config')
 _BEFORE = 'Layout_assignment.after_pipeline-start'
 _AFTER = 'Layout_assignment.after_layout-assignment'
 _NO_ROOM = 'no_room'
@@ -262,8 +265,7 @@ class Cycles:
     key = fingerprint(kernel)
     if key not in self.known:
       try:
-        module = tpu_compiler.parse_optimized(
-            single_kernel.compiled(kernel, self._tpu))
+        module = tpu_compiler.parse_optimized(compiled(kernel, self._tpu))
         self.known[key] = cycles_of(module) or moved_cycles(kernel)
       except libtpu.PjrtError as error:
         print(f'  {kernel.name}: {error}'[:300], flush=True)
@@ -271,6 +273,19 @@ class Cycles:
       with open(self._path, 'a') as file:
         file.write(json.dumps([key, self.known[key]]) + '\n')
     return self.known[key]
+
+
+def compiled(kernel, tpu: libtpu.Compiler) -> bytes:
+  """A kernel alone as the compiler optimises it, all tensors in main memory."""
+  module = protos.HloModuleProto()
+  module.CopyFrom(kernel)
+  for node in protos.nodes(module):
+    if node.backend_config.startswith(b'{'):
+      node.backend_config = json.dumps({
+          key: value for key, value in json.loads(node.backend_config).items()
+          if key not in _DECISIONS}).encode()
+  return tpu.compile(single_kernel.alone(module).SerializeToString(),
+                     options=single_kernel.options(module))[0]
 
 
 def cycles_of(module) -> int:
@@ -323,7 +338,7 @@ def fingerprint(kernel) -> str:
 
 
 def group_sizes(choices) -> np.ndarray:
-  """int64 [groups]: options of each group of `hlo.layout_choices`."""
+  """int64 [groups]: options of each group of `layout_choices`."""
   sizes = {choice.group: len(choice.options) for choice in choices}
   return np.array([sizes[group] for group in range(len(sizes))], np.int64)
 
@@ -430,7 +445,8 @@ def pack(folder: str, splits: dict) -> None:
       rows = [(tuple(chosen), cycles)
               for _, chosen, cycles in map(json.loads, file)]
     known, first = dict(rows), rows[0][0]
-    sizes = group_sizes(layout_choices.layout_choices(module))
+    choices = layout_choices.layout_choices(module)
+    sizes = group_sizes(choices)
     searches = {}
     for search in layouts.SEARCHES:
       judged = searched(
@@ -440,7 +456,10 @@ def pack(folder: str, splits: dict) -> None:
     if min(len(cycles) for _, cycles in searches.values()) < FEWEST:
       print(f'{name}: left out, too few configurations', file=sys.stderr)
       continue
-    programs.append(layouts.Program(name, split, bare(module), searches))
+    programs.append(layouts.Program(
+        name, split, bare(module), np.array([c.node for c in choices]),
+        np.array([c.group for c in choices]),
+        list(map(layout_choices.option_features, choices)), searches))
   save(programs, COMPILER)
   print(f'{layouts.PATH}: {len(programs)} programs, '
         f'{os.path.getsize(layouts.PATH) / 1024:.0f} KiB')
@@ -452,11 +471,15 @@ def save(programs: Sequence[layouts.Program], compiler: str,
   judged = [rows for p in programs for rows in p.searches.values()]
   pack_kernels.pack(
       path, {'format': layouts.FORMAT, 'compiler': compiler, 'programs': [
-          [p.name, p.split, len(p.module),
-           next(iter(p.searches.values()))[0].shape[1],
+          [p.name, p.split, len(p.module), len(p.nodes),
            {search: len(cycles) for search, (_, cycles) in p.searches.items()}]
           for p in programs]},
       modules=np.frombuffer(b''.join(p.module for p in programs), np.uint8),
+      nodes=np.concatenate([np.stack(
+          [p.nodes, p.groups, list(map(len, p.options))], 1)
+                            for p in programs]).astype(np.uint16),
+      options=np.concatenate([options for p in programs
+                              for options in p.options]).astype(np.int8),
       chosen=np.concatenate([options.T.reshape(-1) for options, _ in judged]
                             ).astype(np.uint8),
       cycles=np.concatenate([cycles for _, cycles in judged]))

@@ -5,8 +5,9 @@ import os
 import numpy as np
 import pytest
 
+from run_scripts import layout_choices
 from tpu_graphs_ext.data import check, rules, schema
-from tpu_graphs_ext.hlo import layout_choices, protos
+from tpu_graphs_ext.hlo import protos
 from tpu_graphs_ext.sample import layouts, write
 
 

@@ -14,7 +14,6 @@ subprocesses    lowers functions and runs libtpu in processes of their own
 features        HLO -> node features, opcodes, edges
 tuning          a tuning file -> kernels and layout graphs -> .npz files
 tiles           how a TPU stores a tensor; the bounds of tiles
-layout_choices  the nodes of a program with layouts to choose, and the choices
 kernel_sources  a file or a function -> the kernels to rank
 kernel_modules  kernels as programs with a tile each, to time on a TPU
 featurize       tuning data, programs, measured times -> .npz files

@@ -13,25 +13,6 @@ from collections.abc import Sequence
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import libtpu, protos, tpu_compiler
 
-# What the compiler decided about the tile: it is to decide again.
-_DECISIONS = ('window_config', 'used_scoped_memory_configs', 'retry_config',
-              'convolution_algorithm_config')
-
-
-def compiled(kernel, tpu) -> bytes:
-  """The kernel as the compiler optimises it, all tensors in main memory.
-
-  Args:
-    kernel: `HloModuleProto`, as `tpu_compiler.kernels_of` splits it off.
-    tpu: a `libtpu.Compiler`.
-  """
-  module = protos.HloModuleProto()
-  module.CopyFrom(kernel)
-  for node in protos.nodes(module):
-    _undecide(node)
-  return tpu.compile(_alone(module).SerializeToString(),
-                     options=options(module))[0]
-
 
 def with_tile(kernel, output_bounds: Sequence[int],
               kernel_bounds: Sequence[int] = ()) -> protos.HloModuleProto:
@@ -56,10 +37,10 @@ def with_tile(kernel, output_bounds: Sequence[int],
   for name in ('used_scoped_memory_configs', 'retry_config'):
     config.pop(name, None)
   root.backend_config = json.dumps(config).encode()
-  return _alone(module)
+  return alone(module)
 
 
-def _alone(module):
+def alone(module):
   """Completes a kernel's module, itself, as a program that was scheduled."""
   for node in protos.nodes(module):
     _to_main_memory(node.shape)
@@ -101,13 +82,6 @@ def renumbered(kernel):
 def _config_of(node) -> dict:
   config = node.backend_config
   return json.loads(config) if config.startswith(b'{') else {}
-
-
-def _undecide(node) -> None:
-  if config := _config_of(node):
-    node.backend_config = json.dumps({
-        key: value for key, value in config.items()
-        if key not in _DECISIONS}).encode()
 
 
 def _to_main_memory(shape) -> None:

@@ -4,9 +4,12 @@ Google's TPU compiler judged hundreds of layout configurations of each program:
 `run_scripts/compile_layouts.py` asked for the layouts and added up the cycles
 of the kernels. `compiled/layouts.xz` is an .npz, compressed as a whole:
 
-  about    JSON: format, compiler, [name, split, bytes of HLO, groups, searches]
-           of each program; searches: name -> configurations
+  about    JSON: format, compiler, [name, split, bytes of HLO, nodes with
+           layouts, searches] of each program; searches: name -> configurations
   modules  the HLO of all programs, one after another
+  nodes    [such nodes of all programs, 3]: number in the program, group, number
+           of options; nodes of a group take the same option
+  options  int8 [options of all nodes, 18], as in `node_config_feat`
   chosen   uint8, the option of each group of nodes: [groups, configurations] of
            a search after another
   cycles   int64, of all configurations
@@ -16,17 +19,16 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.sample.kernels import CLOCK_GHZ, FOLDER, unpacked
 
 PATH = os.path.join(FOLDER, 'layouts.xz')
 TPU = 'v3'
 SEARCHES = ('default', 'random')
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -37,44 +39,31 @@ class Program:
     name: of the program.
     split: train, valid or test.
     module: a serialized `HloModuleProto`.
+    nodes: int64 [nodes], numbers of those with layouts to choose.
+    groups: int64 [nodes], their groups.
+    options: float32 [options, 18] for each of them, the layouts to choose from.
     searches: search -> (options int [configs, groups], cycles int64
       [configs]), the compiler's own layouts first.
   """
   name: str
   split: str
   module: bytes
+  nodes: np.ndarray
+  groups: np.ndarray
+  options: Sequence[np.ndarray]
   searches: Mapping[str, tuple[np.ndarray, np.ndarray]]
 
   def graph(self, search: str):
     """A `LayoutGraph` with the configurations of a search."""
-    from tpu_graphs_ext.hlo import features, layout_choices, protos, tuning
-    module = protos.as_module(self.module)
-    choices = layout_choices.layout_choices(module)
+    from tpu_graphs_ext.hlo import features, tuning
     chosen, cycles = self.searches[search]
     return tuning.LayoutGraph(
-        self.name, **features.module_arrays(module)._asdict(),
-        node_config_feat=config_features(choices, chosen),
-        node_config_ids=np.array([c.node for c in choices], np.int64),
+        self.name, **features.module_arrays(self.module)._asdict(),
+        node_config_feat=np.stack([  # [configs, nodes, 18]
+            options[chosen[:, group]]
+            for options, group in zip(self.options, self.groups)], 1),
+        node_config_ids=self.nodes,
         config_runtime=np.rint(cycles / CLOCK_GHZ[TPU]).astype(np.int64))
-
-
-def config_features(choices, chosen: np.ndarray) -> np.ndarray:
-  """float32 [configs, configurable nodes, 18]: the layouts that were chosen.
-
-  Args:
-    choices: of `hlo.layout_choices`.
-    chosen: int [configs, groups], which option each group takes.
-  """
-  feats = np.empty((len(chosen), len(choices),
-                    len(schema.LAYOUT_CONFIG_FEATURES)), np.float32)
-  for column, choice in enumerate(choices):
-    table = np.full((len(choice.options), feats.shape[-1]),
-                    schema.LAYOUT_PADDING, np.float32)
-    for row, option in zip(table, choice.options):
-      for columns, dims in zip(schema.LAYOUT_CONFIG_GROUPS.values(), option):
-        row[columns][:len(dims)] = dims
-    feats[:, column] = table[chosen[:, choice.group]]
-  return feats
 
 
 def load(path: str = PATH) -> list[Program]:
@@ -85,13 +74,18 @@ def load(path: str = PATH) -> list[Program]:
 def _programs(arrays, about) -> list[Program]:
   modules = arrays['modules'].tobytes()
   chosen, cycles = arrays['chosen'], arrays['cycles']
+  columns = arrays['nodes'].astype(np.int64)
+  options = np.split(arrays['options'].astype(np.float32),
+                     np.cumsum(columns[:, 2])[:-1])
   programs = []
-  for name, split, size, groups, counts in about['programs']:
+  for name, split, size, count, configs in about['programs']:
+    nodes, groups, _ = columns[:count].T
     searches = {}
-    for search, count in counts.items():
-      options = chosen[:groups * count].reshape(groups, count).T
-      searches[search] = options, cycles[:count]
-      chosen, cycles = chosen[groups * count:], cycles[count:]
-    programs.append(Program(name, split, modules[:size], searches))
-    modules = modules[size:]
+    for search, number in configs.items():
+      end = (groups.max() + 1) * number
+      searches[search] = (chosen[:end].reshape(-1, number).T, cycles[:number])
+      chosen, cycles = chosen[end:], cycles[number:]
+    programs.append(Program(name, split, modules[:size], nodes, groups,
+                            options[:count], searches))
+    modules, columns, options = modules[size:], columns[count:], options[count:]
   return programs

@@ -3,10 +3,11 @@
 import pytest
 import tensorflow as tf
 
+from run_scripts import layout_choices
+from run_scripts.layout_choices import Layouts
 from support import tiny_hlo
 from tpu_graphs_ext.data import schema
-from tpu_graphs_ext.hlo import features, layout_choices
-from tpu_graphs_ext.hlo.layout_choices import Layouts
+from tpu_graphs_ext.hlo import features
 
 
 def program_of(fn, *shapes):

@@ -18,6 +18,8 @@ import operator
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from tpu_graphs_ext.data import schema
 
 CONFIGURABLE = ('convolution', 'dot', 'reshape')
@@ -142,3 +144,13 @@ def reshape_groups(source: Sequence[int], target: Sequence[int]) -> list:
           parts.append([])
     split.append(parts[:-1])
   return list(zip(*split))
+
+
+def option_features(choice: NodeChoice) -> np.ndarray:
+  """float32 [options, 18]: a node's options, as in `node_config_feat`."""
+  features = np.full((len(choice.options), len(schema.LAYOUT_CONFIG_FEATURES)),
+                     schema.LAYOUT_PADDING, np.float32)
+  for row, option in zip(features, choice.options):
+    for columns, dims in zip(schema.LAYOUT_CONFIG_GROUPS.values(), option):
+      row[columns][:len(dims)] = dims
+  return features
