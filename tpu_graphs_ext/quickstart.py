@@ -76,8 +76,8 @@ def train_here(task: ShippedTask, out: str, data: str, name: str,
 def compare(title: str, task: ShippedTask, model_dirs: Sequence[str],
             data: str, loading: Loading) -> None:
   """Prints how trained models rank one labelled source."""
-  from tpu_graphs_ext.engine import evaluate
-  evaluations = evaluate.evaluate_all(model_dirs, data, loading=loading)
+  from tpu_graphs_ext.tasks import api
+  evaluations = api.evaluate_all(model_dirs, data, loading=loading)
   print(f'\n{title}\n{task.evaluation.comparison(evaluations)}')
 
 
@@ -90,7 +90,7 @@ def run(task: ShippedTask, out: str, epochs: int) -> str:
       trained anew, and nothing that another program wrote is replaced.
     epochs: passes over the train split, for both models.
   """
-  from tpu_graphs_ext.engine import rank
+  from tpu_graphs_ext.tasks import api
   how = task.quickstart
   data = os.path.join(out, how.prefix + 'sample_data')
   stack = versions.describe()
@@ -114,7 +114,7 @@ def run(task: ShippedTask, out: str, epochs: int) -> str:
     labelled = real
     compare("15 real TPU kernels, as measured (trained on the compiler's "
             'estimates alone):', task, model_dirs, real, loading)
-  csv = rank.predict(model_dirs[0], loading=loading, out=os.path.join(
+  csv = api.predict(model_dirs[0], loading=loading, out=os.path.join(
       out, how.prefix + 'predictions.csv'))
   return closing_text(task, model_dirs[0], csv, data, labelled)
 

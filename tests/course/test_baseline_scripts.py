@@ -26,7 +26,6 @@ from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.engine import (
   artifacts,
   predictions_csv,
-  rank,
   scoring,
   train,
 )
@@ -149,7 +148,7 @@ def compare_with_scripts(copy: str, model_dir: str, data: str, folder) -> None:
       assert error == pytest.approx(
           ours.programs[program][f'slowdown_{k}'], rel=1e-5, abs=1e-7)
   rows = predictions_script(copy, model_dir, data, folder)
-  assert rows == predictions_csv.read(rank.predict(
+  assert rows == predictions_csv.read(api.predict(
       model_dir, out=str(folder / 'ours.csv'), loading=all_kernels(data)))
 
 

@@ -12,9 +12,9 @@ import tpu_graphs_ext
 from support import saved_run
 from tpu_graphs_ext import cli
 from tpu_graphs_ext.data.kernel import Kernel, Partition
-from tpu_graphs_ext.engine import evaluate, rank
+from tpu_graphs_ext.engine import evaluate
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.tasks import TILE
+from tpu_graphs_ext.tasks import TILE, api
 from tpu_graphs_ext.tasks.tile import LoadSettings
 
 # Relative runtimes 2, 1, 1.5, 4 and, of a second kernel, 3, 1.
@@ -124,7 +124,7 @@ def test_the_command(tmp_path, saved_model_dir, capsys):
   loading, valid = LoadSettings(cache_dir=''), str(tmp_path / 'valid')
   for labelled in saved_run.KERNELS:
     labelled.save(valid)
-  ranked = rank.rank(saved_model_dir, valid, top_k=None, loading=loading)
+  ranked = api.rank(saved_model_dir, valid, top_k=None, loading=loading)
   np.savez(tmp_path / 'mine.npz', **{
       of.tile_id: [choice.score for choice in sorted(
           of.choices, key=lambda choice: choice.index)] for of in ranked})

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from support import tiny_kernels
-from tpu_graphs_ext.engine import rank, train
+from tpu_graphs_ext.engine import train
 from tpu_graphs_ext.tasks import api
 from tpu_graphs_ext.tasks.tile import LoadSettings, TrainSettings
 
@@ -51,7 +51,7 @@ def test_long_runs_do_not_grow(tmp_path):
                       loading=loading)
     steps['evaluate'].append(used())
   for _ in range(CALLS):
-    rank.predict(result.model_dir, loading=loading,
+    api.predict(result.model_dir, loading=loading,
                  out=str(tmp_path / 'predictions.csv'))
     steps['predict'].append(used())
   for phase, measured in steps.items():

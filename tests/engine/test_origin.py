@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from support import eager_training, tiny_kernels, tiny_models
-from tpu_graphs_ext.engine import artifacts, evaluate, origin, rank, resume
+from tpu_graphs_ext.engine import artifacts, origin, resume
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.report import runs
 from tpu_graphs_ext.tasks import api
@@ -71,8 +71,8 @@ def test_its_own_code_ranks_after_an_edit(folder, trained, edited, caplog):
   assert f'its copy is used, {trained.model_dir}/{origin.COPY}' in caplog.text
   assert opa(folder, trained.model_dir, edited) == pytest.approx(1 - before)
   assert 'was trained with another models.py than' in caplog.text
-  ranked = rank.rank(trained.model_dir, loading=loading(folder))
-  other = rank.rank(trained.model_dir, loading=loading(folder, edited))
+  ranked = api.rank(trained.model_dir, loading=loading(folder))
+  other = api.rank(trained.model_dir, loading=loading(folder, edited))
   assert [place.index for place in ranked[0].choices] != [
       place.index for place in other[0].choices]
 
@@ -156,12 +156,12 @@ def test_resume_asks_for_code_and_data(folder, trained, edited, tmp_path):
 def test_each_model_may_have_a_file(folder, trained, tmp_path):
   dirs = [trained.model_dir, trained.model_dir]
   paths = [folder / 'models.py', folder / 'reversed.py']
-  mine, reverse = evaluate.evaluate_all(dirs, loading=loading(
+  mine, reverse = api.evaluate_all(dirs, loading=loading(
       folder, ','.join(map(str, paths))))
   assert reverse.mean['opa'] == pytest.approx(1 - mine.mean['opa'])
   assert np.allclose(reverse.rows['opa'], 1 - mine.rows['opa'])
   with pytest.raises(UserError, match='names 3 files for 2 models; name one'):
-    evaluate.evaluate_all(dirs, loading=loading(folder, 'a.py,b.py,c.py'))
+    api.evaluate_all(dirs, loading=loading(folder, 'a.py,b.py,c.py'))
   runs_there, _ = runs.find(dirs[:1], [str(paths[1])])
   assert runs_there[0].models_py == str(paths[1])
   assert runs_there[0].flags['models.py'] == trained.run_info[

@@ -9,6 +9,7 @@ from support import eager_training, tiny_kernels, tiny_models
 from tpu_graphs_ext.data import read, schema
 from tpu_graphs_ext.engine import rank, scoring
 from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.tasks import api
 from tpu_graphs_ext.tasks.tile import LoadSettings
 
 GIVEN = np.array([0.5, -1.0, 0.25, 2.0], np.float32)
@@ -87,7 +88,7 @@ def test_predictions_equal_those_made_in_training(
       data_root, tmp_path / 'out', epochs=1, toy_data=True)
 
   def predicted(root, **changes):
-    path = rank.predict(
+    path = api.predict(
         trained.model_dir, out=str(tmp_path / 'p.csv'), loading=LoadSettings(
             data_root=str(root), cache_dir='',
             models_py=tiny_models.__file__), **changes)

@@ -10,7 +10,7 @@ import pytest
 
 from support import eager_training, row_task
 from support.places import PROJECT
-from tpu_graphs_ext.engine import evaluate, rank, train
+from tpu_graphs_ext.engine import evaluate, train
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.tasks import TILE, api, of_run
 
@@ -51,11 +51,11 @@ def test_it_trains_evaluates_predicts_and_ranks(run, data_root, tmp_path):
   assert run.run_info['final_error']['val']['1'] == (
       evaluation.mean['slowdown_1'])
   assert evaluation.mean['opa'] > 0.9 and 'OPA' in evaluation.text()
-  ranking, *_ = rank.rank(run.model_dir, loading=loading, top_k=2)
+  ranking, *_ = api.rank(run.model_dir, loading=loading, top_k=2)
   times = row_task.TASK.read(f'{data_root}/test', loading)[0].runtime_ns
   assert ranking.tile_id == 'test_0' and len(ranking.choices) == 2
   assert times[ranking.choices[0].index] == times.min()
-  path = rank.predict(run.model_dir, loading=loading,
+  path = api.predict(run.model_dir, loading=loading,
                       out=str(tmp_path / 'rows.csv'))
   with open(path) as file:
     (_, first), (name, order), _ = csv.reader(file)
@@ -63,7 +63,7 @@ def test_it_trains_evaluates_predicts_and_ranks(run, data_root, tmp_path):
   order = [int(index) for index in order.split(';')]
   assert order[:2] == [choice.index for choice in ranking.choices]
   assert sorted(order) == list(range(12))
-  ours, rows = evaluate.evaluate_all(
+  ours, rows = api.evaluate_all(
       [run.model_dir], f'{data_root}/test', loading=loading,
       foreign=[evaluate.read_predictions(path, loading)])
   assert ours.mean['slowdown_5'] == rows.mean['slowdown_5']
@@ -74,14 +74,14 @@ def test_its_models_are_no_tile_models_and_the_other_way(
   with pytest.raises(UserError, match='a model of the row task; give --task'):
     api.rank(run.model_dir)
   with pytest.raises(UserError, match='another task than row'):
-    rank.rank(saved_model_dir, loading=RowLoading(data_root=data_root))
+    api.rank(saved_model_dir, loading=RowLoading(data_root=data_root))
   assert not TILE.owns(run.run_info)
   with pytest.raises(UserError, match="x: its task 'row' is not one of this"):
     of_run(run.run_info, 'x')
 
 
 def test_the_statistics_of_train_give_the_same_scores(run, data_root):
-  by_run, by_train = (rank.rank(run.model_dir, loading=RowLoading(
+  by_run, by_train = (api.rank(run.model_dir, loading=RowLoading(
       data_root=data_root, stats=stats)) for stats in ('run', 'train'))
   assert by_run == by_train
 

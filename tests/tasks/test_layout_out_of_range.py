@@ -8,8 +8,8 @@ import pytest
 
 from support import tiny_layout_models
 from tpu_graphs_ext.data import programs, schema
-from tpu_graphs_ext.engine import out_of_range, rank, scoring
-from tpu_graphs_ext.tasks import LAYOUT, layout_batches
+from tpu_graphs_ext.engine import out_of_range, scoring
+from tpu_graphs_ext.tasks import LAYOUT, api, layout_batches
 from tpu_graphs_ext.tasks.layout import LayoutLoadSettings
 
 SIZE = schema.NODE_COLUMN['shape_dimensions_0']
@@ -65,13 +65,13 @@ def test_rank_and_predict_warn(layout_run, tmp_path, caplog):
   loading = LayoutLoadSettings(
       data_root=root, cache_dir='', models_py=tiny_layout_models.__file__)
   ranker = scoring.load_ranker(trained.model_dir, loading)
-  rank.rank(trained.model_dir, f'{root}/xla/random/train/train_0.npz',
+  api.rank(trained.model_dir, f'{root}/xla/random/train/train_0.npz',
             loading=loading)
   assert not caplog.records
   test = programs.read_programs(f'{root}/xla/random/test')
   strange = sorted(set(test.opcodes) - ranker.opcodes)  # Drawn for each.
-  rank.rank(trained.model_dir, loading=loading)
-  rank.predict(trained.model_dir, loading=loading, out=str(tmp_path / 'p.csv'))
+  api.rank(trained.model_dir, loading=loading)
+  api.predict(trained.model_dir, loading=loading, out=str(tmp_path / 'p.csv'))
   for message in caplog.messages:
     assert f'opcode {schema.OPCODE_NAMES[strange[0]]} (unseen' in message
   assert len(caplog.messages) == 2

@@ -17,12 +17,11 @@ from tpu_graphs_ext.engine import (
   callbacks,
   evaluate,
   predictions_csv,
-  rank,
   results,
   scoring,
 )
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.tasks import LAYOUT, layout_batches
+from tpu_graphs_ext.tasks import LAYOUT, api, layout_batches
 from tpu_graphs_ext.tasks.layout import (
   LayoutLoadSettings,
   LayoutTrainSettings,
@@ -77,7 +76,7 @@ def test_the_csv_has_every_configuration_of_every_test_program(
     program, = [candidate for candidate in ranker.read(loading, 'test')[1]
                 if name.endswith(candidate.name)]
     assert order == np.argsort(ranker.scores(program), kind='stable').tolist()
-  again = rank.predict(
+  again = api.predict(
       trained.model_dir, out=str(tmp_path / 'p.csv'), loading=loading)
   with open(again, 'rb') as new, open(trained.csv_path, 'rb') as old:
     content = new.read()
@@ -103,7 +102,7 @@ def test_chunks_of_configurations_change_nothing(
 
 def test_evaluations_of_two_models_and_their_difference(
     trained, ranker, data_root, loading, tmp_path):
-  straight, again = evaluate.evaluate_all(
+  straight, again = api.evaluate_all(
       2 * [trained.model_dir], loading=loading)
   assert straight.to_json() == again.to_json()
   reverse = types.SimpleNamespace(

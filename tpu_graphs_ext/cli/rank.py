@@ -84,9 +84,9 @@ def rank(args: Namespace) -> int:
     if args.files:
       return _all_tiles(args)
   flags.few_threads(args)
-  from tpu_graphs_ext.engine import rank
-  rankings = rank.rank(args.dir, args.data, loading=flags.loading(args),
-                       top_k=args.top_k)
+  from tpu_graphs_ext.tasks import api
+  rankings = api.rank(args.dir, args.data, loading=flags.loading(args),
+                      top_k=args.top_k)
   flags.show(args, lambda: [ranking.to_json() for ranking in rankings],
              lambda: '\n\n'.join(ranking.text() for ranking in rankings))
   return 0

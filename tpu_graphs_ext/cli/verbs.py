@@ -64,14 +64,15 @@ def evaluate(args: Namespace) -> None:
     raise UserError('--dir: name a model, or the scores of another with '
                     '--scores or --predictions')
   flags.few_threads(args)
-  from tpu_graphs_ext.engine import evaluate, results
+  from tpu_graphs_ext.engine import results
+  from tpu_graphs_ext.tasks import api
   evaluation = task.evaluation
   if args.csv:
     evaluation.CSV.check(args.csv)
   loading = flags.loading(args)
   rankers = flags.foreign(args, loading)
   named = ','.join(args.dir or ([] if rankers else ['pretrained']))
-  evaluations = evaluate.evaluate_all(
+  evaluations = api.evaluate_all(
       flags.models_for(filter(None, named.split(',')), getattr(args, 'tpu', ''),
                        args.data or loading.data_root),
       args.data, loading=loading, ks=args.top_k, foreign=rankers)
@@ -96,11 +97,11 @@ def _predict_flags(task: ShippedTask) -> Iterator[flags.Flag]:
             '--dir out/model_1a2b --data_root=DATA', flags=_predict_flags)
 def predict(args: Namespace) -> None:
   flags.few_threads(args)
-  from tpu_graphs_ext.engine import rank
+  from tpu_graphs_ext.tasks import api
   loading = flags.loading(args)
   [model_dir] = flags.models_for([args.dir], '', loading.data_root)
-  print(rank.predict(model_dir, out=args.out, loading=loading,
-                     top_configs=getattr(args, 'top_configs', None)))
+  print(api.predict(model_dir, out=args.out, loading=loading,
+                    top_configs=getattr(args, 'top_configs', None)))
 
 
 @flags.verb(

@@ -6,10 +6,10 @@ train            a training run; callbacks, compiled_model, threads serve it
 resume           the folder of an interrupted run; finished runs
 scoring          a trained model, ready to score problems; duplicates
 origin           the models.py and the data that a run was trained with
-evaluate         errors of our models and others; metrics has the formulas
+evaluate         measures our models and others; metrics has the formulas
 results          the table of an evaluation: means, text, JSON and CSV
 out_of_range     problems beyond the range of the training data
-rank             the best of any problem, and the CSV of the test split
+rank             the first choices of a problem, and the CSV of a split
 predictions_csv  the CSV itself, written and read
 artifacts        model_<hash>/ and run_<hash>.jsonz
 pretrained       the trained models that the package brings

@@ -19,13 +19,7 @@ import numpy as np
 
 from tpu_graphs_ext.data import npz
 from tpu_graphs_ext.data.kernel import Problem, Problems
-from tpu_graphs_ext.engine import (
-  origin,
-  out_of_range,
-  predictions_csv,
-  results,
-  scoring,
-)
+from tpu_graphs_ext.engine import predictions_csv, results
 from tpu_graphs_ext.engine.scoring import Ranker, Scores
 from tpu_graphs_ext.engine.settings import Loading
 from tpu_graphs_ext.engine.task import Task
@@ -138,26 +132,6 @@ def read_predictions(path: str, loading: Loading) -> ForeignRanker:
           f'{" and ".join("--" + arg for arg in task.collection_args)}')
     of[name] = places
   return ForeignRanker(path, task, of, ranked=True)
-
-
-def evaluate_all(model_dirs: Sequence[str], data: str = '', *,
-                 loading: Loading, ks: Optional[Sequence[int]] = None,
-                 foreign: Sequence[ForeignRanker] = ()
-                 ) -> list[results.Results]:
-  """Measures trained models of the task of `loading`; see `tasks.api`.
-
-  `foreign` are scores of other models, which come after these.
-  """
-  # All models first: a wrong name must not wait for the others' scores.
-  rankers = [*map(scoring.load_ranker, model_dirs, loading.for_each(
-      len(model_dirs))), *foreign]
-  source, problems = rankers[0].read(loading, 'valid', data)
-  for ranker in rankers[:len(model_dirs)] if not data else ():
-    origin.warn_of_other_data(ranker.name, ranker.data, source, 'valid')
-  problems = labelled(problems, source, rankers[0].task)
-  for ranker in rankers[:len(model_dirs)]:
-    out_of_range.warn(ranker, problems)
-  return [evaluation(ranker, problems, source, ks) for ranker in rankers]
 
 
 def evaluation(ranker: AnyRanker, problems: Problems, source: str,

@@ -1,7 +1,4 @@
-"""The configurations that a trained model predicts to be best.
-
-`rank` lists those of any problem, `predict` writes the CSV of a test split.
-"""
+"""The configurations that a model predicts to be best: listed, or as a CSV."""
 
 from __future__ import annotations
 
@@ -9,12 +6,11 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any, Optional
 
-from tpu_graphs_ext import files
 from tpu_graphs_ext.data.kernel import Problem, Problems
-from tpu_graphs_ext.engine import out_of_range, predictions_csv
+from tpu_graphs_ext.engine import predictions_csv
 from tpu_graphs_ext.engine.results import aligned
-from tpu_graphs_ext.engine.scoring import Ranker, Scores, load_ranker
-from tpu_graphs_ext.engine.settings import TOP_CONFIGS, Loading
+from tpu_graphs_ext.engine.scoring import Ranker, Scores
+from tpu_graphs_ext.engine.settings import Loading
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,19 +88,6 @@ class Ranking:
         + ending, *aligned(rows)])
 
 
-def rank(model_dir: str, data: str = '', *, loading: Loading,
-         top_k: Optional[int] = TOP_CONFIGS) -> list[Ranking]:
-  """Ranks every problem, labelled or not, of the task of `loading`.
-
-  See `tasks.api`.
-  """
-  ranker = load_ranker(model_dir, loading)
-  _, problems = ranker.read(loading, 'test', data)
-  out_of_range.warn(ranker, problems)
-  return [ranking_of(problem, scores, top_k)
-          for problem, scores in ranker.score_all(problems, 'rank')]
-
-
 def ranking_of(problem: Problem, scores: Scores,
                top_k: Optional[int]) -> Ranking:
   """The first `top_k` configurations to try, or all."""
@@ -119,19 +102,6 @@ def ranking_of(problem: Problem, scores: Scores,
   configurable = getattr(problem, 'num_configurable', None)
   return Ranking(problem.name, problem.num_nodes, configurable,
                  problem.num_configs, problem.is_rankable, choices)
-
-
-def predict(model_dir: str, *, loading: Loading, out: str = '',
-            top_configs: Optional[int] = None) -> str:
-  """Ranks the test split, and returns the CSV's path; see `tasks.api`."""
-  task = loading.task
-  path = files.Output('--out', *predictions_csv.KIND).check(
-      out or task.csv_name)
-  ranker = load_ranker(model_dir, loading)
-  _, test = ranker.read(loading, 'test')
-  out_of_range.warn(ranker, test)
-  write_csv(path, ranker, test, top_configs or task.csv_configs, loading)
-  return path
 
 
 def write_csv(path: str, ranker: Ranker, problems: Problems,

@@ -6,10 +6,13 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Optional, Union
 
+from tpu_graphs_ext import files
 from tpu_graphs_ext.data.kernel import Kernel, Partition
 from tpu_graphs_ext.engine import evaluate as evaluate_lib
+from tpu_graphs_ext.engine import origin, out_of_range, predictions_csv
 from tpu_graphs_ext.engine import rank as rank_lib
 from tpu_graphs_ext.engine.results import Results
+from tpu_graphs_ext.engine.scoring import load_ranker
 from tpu_graphs_ext.engine.settings import TOP_CONFIGS, Loading
 from tpu_graphs_ext.tasks.tile import LoadSettings
 
@@ -23,7 +26,9 @@ def evaluate(model_dir: str, data: str = '', *,
 
 def evaluate_all(model_dirs: Sequence[str], data: str = '', *,
                  loading: Loading = LoadSettings(),
-                 ks: Optional[Sequence[int]] = None) -> list[Results]:
+                 ks: Optional[Sequence[int]] = None,
+                 foreign: Sequence[evaluate_lib.ForeignRanker] = ()
+                 ) -> list[Results]:
   """Measures trained models on the same labelled kernels, or programs.
 
   Raises UserError if a file is missing or damaged, has no labels, or belongs to
@@ -36,8 +41,19 @@ def evaluate_all(model_dirs: Sequence[str], data: str = '', *,
     loading: how to load the models; also data_root and cache_dir of `data`.
       Its models_py may name a file for each model.
     ks: how many configurations to try; None: the task's.
+    foreign: scores of other models, as from files; they come after these.
   """
-  return evaluate_lib.evaluate_all(model_dirs, data, loading=loading, ks=ks)
+  # All models first: a wrong name must not wait for the others' scores.
+  trained = [*map(load_ranker, model_dirs, loading.for_each(len(model_dirs)))]
+  rankers = [*trained, *foreign]
+  source, problems = rankers[0].read(loading, 'valid', data)
+  for ranker in trained if not data else ():
+    origin.warn_of_other_data(ranker.name, ranker.data, source, 'valid')
+  problems = evaluate_lib.labelled(problems, source, loading.task)
+  for ranker in trained:
+    out_of_range.warn(ranker, problems)
+  return [evaluate_lib.evaluation(ranker, problems, source, ks)
+          for ranker in rankers]
 
 
 def measure(kernels: Union[str, Iterable[Kernel]], scores: Mapping[str, Any],
@@ -82,7 +98,11 @@ def rank(model_dir: str, data: str = '', *, top_k: Optional[int] = TOP_CONFIGS,
     top_k: configurations of each to list; None: all.
     loading: how to load the model; also data_root and cache_dir of `data`.
   """
-  return rank_lib.rank(model_dir, data, top_k=top_k, loading=loading)
+  ranker = load_ranker(model_dir, loading)
+  _, problems = ranker.read(loading, 'test', data)
+  out_of_range.warn(ranker, problems)
+  return [rank_lib.ranking_of(problem, scores, top_k)
+          for problem, scores in ranker.score_all(problems, 'rank')]
 
 
 def predict(model_dir: str, *, out: str = '', top_configs: Optional[int] = None,
@@ -95,5 +115,12 @@ def predict(model_dir: str, *, out: str = '', top_configs: Optional[int] = None,
     out: the file to write; empty: the task's default name.
     top_configs: configurations of each kernel; None: 5, or of a program all.
   """
-  return rank_lib.predict(
-      model_dir, out=out, top_configs=top_configs, loading=loading)
+  task = loading.task
+  path = files.Output('--out', *predictions_csv.KIND).check(
+      out or task.csv_name)
+  ranker = load_ranker(model_dir, loading)
+  _, test = ranker.read(loading, 'test')
+  out_of_range.warn(ranker, test)
+  rank_lib.write_csv(
+      path, ranker, test, top_configs or task.csv_configs, loading)
+  return path
