@@ -11,6 +11,7 @@ import inspect
 import io
 import linecache
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from types import ModuleType
@@ -137,20 +138,18 @@ def require_in_text(name: str, arguments: Iterable[str], path: str) -> None:
 
   Lets pass what only running it would tell, as of a class that is imported.
   """
+  source = files.read_file(path)
   try:
-    tree = ast.parse(files.read_file(path))
+    tree = ast.parse(source)
   except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
     raise UserError(f'--models_py: {path} is not a Python file ({error}); mend '
                     'the file') from error
-  nodes = [*ast.walk(tree)]
   # One within an `if` may have a second definition, or another one's name.
   classes = {node.name: node for node in tree.body
              if isinstance(node, ast.ClassDef)}
-  # As texts, of setattr and globals().
-  texts = {node.value for node in nodes if isinstance(node, ast.Constant)}
-  if name not in texts and not {name, '*'} & {
-      getattr(node, field, '') for node in nodes
-      for field in ('name', 'asname', 'id')}:
+  # It may be imported, assigned or a text, as of setattr.
+  if not re.search(rf'\b{re.escape(name)}\b|import\s+\*',
+                   importlib.util.decode_source(source)):
     models = [other for other in classes if not other.startswith('_')]
     raise UserError(
         f'--model: there is no model {name!r} in {os.path.basename(path)}; the '

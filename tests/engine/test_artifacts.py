@@ -257,8 +257,8 @@ def test_a_generation_with_its_own_model_takes_it(
     loaded.append(name)
     return dataclasses.replace(model._ranker, name=name)
 
-  for module in 'scoring', 'rank':
-    monkeypatch.setattr(f'tpu_graphs_ext.engine.{module}.load_ranker', load)
+  for module in 'engine.scoring', 'tasks.api':
+    monkeypatch.setattr(f'tpu_graphs_ext.{module}.load_ranker', load)
   data = tmp_path / 'data' / 'valid'
   kernel = saved_run.KERNELS[0]
   dataclasses.replace(  # Whose bounds suit no tensor in elements.

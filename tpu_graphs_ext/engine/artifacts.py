@@ -77,9 +77,7 @@ def save_run(model: tf.keras.Model, run_info: dict[str, Any], out_dir: str,
         with open(os.path.join(temporary, origin.COPY), 'wb') as file:
           file.write(models_py)
   except (OSError, tf.errors.OpError) as error:
-    raise UserError(
-        f'{model_dir}: cannot be written ({str(error)[:300]}); free some space '
-        'or choose another --out_dir') from error
+    raise files.cannot_be_written(model_dir, error) from error
   return model_dir, save_run_file(run_info, out_dir, task)
 
 
@@ -125,8 +123,7 @@ class Run:
 def load_run(model_dir: str, task: Task) -> Run:
   """Reads the run file of a model folder, or of one of the package's models.
 
-  Raises UserError if a file is missing or damaged, or belongs to another run,
-  or to another than the expected task.
+  Raises UserError if one is missing, damaged, or of another run or task.
   """
   if pretrained.tpu_of(model_dir):
     model_dir = pretrained.folder_of(model_dir)
@@ -147,10 +144,7 @@ def load_run(model_dir: str, task: Task) -> Run:
 
 
 def check_run(path: str, run_info: dict[str, Any], task: Task) -> None:
-  """Raises UserError unless the file's name is the hash of its args.
-
-  Its collection must be text.
-  """
+  """Raises UserError unless a file's name is the hash of its args."""
   for name in task.collection_args:
     if not isinstance(run_info['args'].get(name), str):
       raise UserError(f'{path}: cannot be read as a run file (its {name} must '
@@ -236,8 +230,8 @@ def load_model(run: Run, num_ops: int, sample_graph: Any,
   """Builds the class that the run file names, with the saved weights.
 
   Weights are copied by position, as in the baseline's scripts. `sample_graph`
-  has the columns of the data. Raises UserError if the folder holds no model, or
-  another than its run file says.
+  has the columns of the data. Raises UserError unless the folder holds the
+  model of the run file.
   """
   args = run.info['args']
   try:

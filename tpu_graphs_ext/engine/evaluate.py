@@ -86,7 +86,7 @@ class ForeignRanker:
 
 def _of_order(places: Sequence[int], configs: int, where: str) -> Scores:
   """Scores in the order of places, which may be padded with 0."""
-  order = list(places[:configs])
+  order = places[:configs]
   if not predictions_csv.is_order(places, configs):
     raise UserError(
         f'{where}: must have distinct configurations below {configs}, then '

@@ -12,8 +12,6 @@ from typing import Union
 
 import numpy as np
 
-LEVEL = 0.95
-RESAMPLES = 2000
 _MOST_DRAWN = 1 << 20  # Values at once: 8 MB, and as much for their indices.
 
 Values = Union[Sequence[float], np.ndarray]
@@ -97,9 +95,9 @@ def _tied_pairs(values: np.ndarray) -> tuple[int, np.ndarray]:
 
 
 def bootstrap_interval(values: Values) -> tuple[float, float]:
-  """95 % interval (low, high) of the mean over kernels, by the bootstrap.
+  """95 % interval (low, high) of the mean over kernels, optimistic for few.
 
-  Optimistic for few values. NaN is left out; NaN twice for fewer than two.
+  NaN is left out; NaN twice for fewer than two values.
   Source: Efron and Tibshirani 1993, An Introduction to the Bootstrap, ch. 13.
   """
   values = np.asarray(values, np.float64)
@@ -108,8 +106,8 @@ def bootstrap_interval(values: Values) -> tuple[float, float]:
     return math.nan, math.nan
   from scipy import stats
   interval = stats.bootstrap(
-      (values,), np.mean, n_resamples=RESAMPLES, method='percentile',
-      confidence_level=LEVEL, batch=max(1, _MOST_DRAWN // values.size),
+      (values,), np.mean, n_resamples=2000, method='percentile',
+      confidence_level=0.95, batch=max(1, _MOST_DRAWN // values.size),
       random_state=np.random.default_rng(0)).confidence_interval
   return float(interval.low), float(interval.high)
 

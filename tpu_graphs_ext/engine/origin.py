@@ -39,10 +39,9 @@ class Origin:
     return [self.info['models_py']['sha256'], self.info['data']]
 
   def is_of(self, run_info: Mapping[str, Any]) -> bool:
-    """Whether a run was trained with the same; older run files do not say."""
-    return self.key == [
-        run_info.get('models_py', self.info['models_py']).get('sha256'),
-        run_info.get('data', self.info['data'])]
+    """Whether a run was trained with the same."""
+    return self.key == [run_info.get('models_py', {}).get('sha256'),
+                        run_info.get('data')]
 
 
 def of_training(settings: Training) -> Origin:
@@ -59,10 +58,9 @@ def of_training(settings: Training) -> Origin:
 
 def sum_of(folder: str) -> str:
   """A sum over the .npz files of a folder, or of one file; '' without any."""
-  try:
+  with contextlib.suppress(UserError):
     return cache.content_key(read.find_npz(folder))
-  except UserError:
-    return ''
+  return ''
 
 
 def remember(source: bytes) -> None:
@@ -99,11 +97,10 @@ def copy_of(model_dir: str) -> str:
 
 def models_file_of(model_dir: str, run_info: Mapping[str, Any],
                    loading: Loading) -> str:
-  """The file to load a run's class from; says so if it is not what trained it.
+  """The file to load a run's class from; warns if it is not what trained it.
 
   That is the file that `loading` names; else the package's if the run was
   trained with the same; else the run's copy, if this user has trained with it.
-
   Raises UserError if the copy was changed.
   """
   copy = copy_of(model_dir)

@@ -10,13 +10,12 @@ import dataclasses
 import logging
 import os
 from collections.abc import Iterable, Sequence
-from typing import Optional
 
 import numpy as np
 
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Problem, Problems
-from tpu_graphs_ext.data.normalize import ColumnStats, FeatureStats
+from tpu_graphs_ext.data.normalize import ColumnStats
 from tpu_graphs_ext.engine.scoring import Ranker
 from tpu_graphs_ext.errors import shortened
 
@@ -40,17 +39,17 @@ class OutOfRange:
 
 def of_problem(ranker: Ranker, problem: Problem) -> list[OutOfRange]:
   """All such columns of one kernel or program, and its unseen opcodes."""
-  return [*of_nodes(ranker.stats, problem, ranker.opcodes),
+  return [*of_nodes(ranker, problem),
           *of_rows(ranker.stats.config, problem.name, ranker.task.config_table,
                    ranker.task.config_rows(problem, ranker.stats))]
 
 
-def of_nodes(stats: FeatureStats, problem: Problem,
-             opcodes: Optional[Sequence[int]] = None) -> list[OutOfRange]:
-  """`of_problem` without configurations; None: opcodes are not judged."""
-  outside = of_rows(stats.node, problem.name, 'node_feat', [problem.node_feat])
+def of_nodes(ranker: Ranker, problem: Problem) -> list[OutOfRange]:
+  """`of_problem` without configurations."""
+  outside = of_rows(ranker.stats.node, problem.name, 'node_feat',
+                    [problem.node_feat])
   for number in np.unique(problem.node_opcode).tolist():
-    if opcodes is not None and number not in opcodes:
+    if ranker.opcodes is not None and number not in ranker.opcodes:
       name = f'number {number}' if number else 'unknown'
       outside.append(OutOfRange(
           problem.name, 'node_opcode', schema.OPCODE_NAMES.get(number, name),
@@ -80,14 +79,12 @@ def of_rows(stats: ColumnStats, tile_id: str, table: str,
 
 def warn(ranker: Ranker, problems: Problems) -> None:
   """Warns of values that the model was not trained on, a line a column."""
-  warn_of([column for problem in problems
-           for column in of_problem(ranker, problem)],
-          len(problems), ranker.name, ranker.task.problem)
+  warn_of(ranker, [column for problem in problems
+                   for column in of_problem(ranker, problem)], len(problems))
 
 
-def warn_of(every: Sequence[OutOfRange], kernels: int, model: str,
-            what: str = 'kernel') -> None:
-  """The same for columns that were found already, of `kernels` searched."""
+def warn_of(ranker: Ranker, every: Sequence[OutOfRange], problems: int) -> None:
+  """The same for columns that are known, of so many problems."""
   columns: dict[tuple[str, str], list[OutOfRange]] = {}
   for column in every:
     columns.setdefault((column.table, column.column), []).append(column)
@@ -97,8 +94,8 @@ def warn_of(every: Sequence[OutOfRange], kernels: int, model: str,
       lines = f' (columns or opcodes: {len(columns)}; --verbose lists them)'
     _log.warning(
         '%d of %d %ss have features that %s was not trained on; their order '
-        'is less certain%s', len({column.tile_id for column in every}), kernels,
-        what, os.path.basename(model), lines)
+        'is less certain%s', len({column.tile_id for column in every}),
+        problems, ranker.task.problem, os.path.basename(ranker.name), lines)
 
 
 def _line(members: list[OutOfRange]) -> str:

@@ -32,8 +32,8 @@ _ID = re.compile(r'[^,"\x00-\x1f\x7f]{1,300}')  # It needs no quotes.
 def write(path: str, best: Best, prefix: str = '', end: str = '') -> None:
   """Writes the file described above, which appears when complete.
 
-  `best` is name -> configuration indices, best first, or pairs of these;
-  `prefix` comes before each name, `end` after the last line.
+  `best` are names with configuration indices, best first; `prefix` comes before
+  each name, `end` after the last line.
   """
   files.require_kind(path, *KIND)
   with files.new_file(path) as file:

@@ -75,7 +75,6 @@ class Ranking:
     return {'name': content.pop('tile_id'), **content}
 
   def text(self) -> str:
-    """A heading and one line a choice."""
     bounds = [name for name in ('output_bounds', 'kernel_bounds')
               if self.choices and getattr(self.choices[0], name) is not None]
     rows = [('place', 'config', 'score', *bounds, 'runtime us', 'over best'),
@@ -99,9 +98,10 @@ def ranking_of(problem: Problem, scores: Scores,
         'slowdown': float(runtime[index] / runtime.min() - 1)}
     choices.append(Choice(index, float(scores.of_tiles[index]),
                           **problem.details(index), **measured))
-  configurable = getattr(problem, 'num_configurable', None)
-  return Ranking(problem.name, problem.num_nodes, configurable,
-                 problem.num_configs, problem.is_rankable, choices)
+  return Ranking(
+      problem.name, problem.num_nodes,
+      getattr(problem, 'num_configurable', None), problem.num_configs,
+      problem.is_rankable, choices)
 
 
 def write_csv(path: str, ranker: Ranker, problems: Problems,

@@ -46,7 +46,7 @@ def table(rows: Iterable[Mapping[str, Any]]) -> pandas.DataFrame:
 def ks_of(columns: Iterable[str]) -> list[int]:
   """The numbers k that a table has columns for."""
   parts = (name.rpartition('_') for name in columns)
-  return [int(k) for name, _, k in parts if name == BY_K[0] and k.isdigit()]
+  return [int(k) for name, _, k in parts if name == 'slowdown' and k.isdigit()]
 
 
 def columns_of(measures: Iterable[str],

@@ -38,8 +38,8 @@ class Splits:
 class Task(Protocol):
   """Problems with configurations to rank: how to read, feed and measure them.
 
-  A task is one object of a subclass. Only the first block and the abstract
-  methods have no default.
+  A task is one object of a subclass, which must have the first block and the
+  abstract methods.
   """
   name: str  # As in run files, which name their task.
   problem: str  # Noun for one problem.
@@ -66,12 +66,8 @@ class Task(Protocol):
   def read(self, path: str, loading: Loading) -> Problems:
     """The problems of a folder or file, in the order of their names.
 
-    Args:
-      path: as the user gave it, or a folder of a data root; may begin with `~`.
-      loading: has the cache folder, and whether to read only a few files.
-
-    Raises:
-      UserError: nothing is there, a file is damaged, or it is another task's.
+    `path` may begin with `~`. Raises UserError if nothing is there, or a file
+    is damaged or another task's.
     """
 
   @abc.abstractmethod
@@ -79,32 +75,23 @@ class Task(Protocol):
                  loading: Loading) -> tuple[FeatureStats, int]:
     """The scale of a model's features and its number of opcodes, read anew.
 
-    Args:
-      args: the arguments of the run that trained it.
-      loading: names the data root that it was trained on.
-
-    Raises:
-      UserError: the data cannot be read.
+    `args` are of the run that trained it, on the data root of `loading`. Raises
+    UserError if that cannot be read.
     """
 
   @abc.abstractmethod
   def prepared(self, settings: Training) -> tuple[Training, Splits]:
-    """Reads and checks the data of a training run.
+    """The settings, with the statistics if the model takes them; the data.
 
-    Returns:
-      The settings, with the statistics if the model takes them; the data.
-
-    Raises:
-      UserError: there is no such model, or the data are missing, damaged, too
-        few or without labels.
+    Raises UserError if there is no such model, or the data are missing,
+    damaged, too few or without labels.
     """
 
   def compiled_model(self, settings: Training,
                      splits: Splits) -> tf.keras.Model:
     """A new model with its variables, loss, optimizer and metric.
 
-    Raises:
-      UserError: the model refuses its arguments.
+    Raises UserError if the model refuses its arguments.
     """
     from tpu_graphs_ext.engine import compiled_model
     return compiled_model.model(
@@ -116,12 +103,9 @@ class Task(Protocol):
                first_epoch: int) -> tuple[tf.data.Dataset, tf.data.Dataset]:
     """Batches to train on and to validate on; a pass over one is an epoch.
 
-    Elements are (GraphTensor of B problems, runtimes float32 [B, configs]).
-
-    Args:
-      settings, splits: of `prepared`.
-      seed: the order depends on it and on the number of the epoch alone.
-      first_epoch: that number for the first pass; 0 unless a run is resumed.
+    Elements are (GraphTensor of B problems, runtimes float32 [B, configs]). The
+    order depends on the seed and the number of the epoch alone, which is
+    `first_epoch` in the first pass.
     """
 
   @abc.abstractmethod

@@ -1,8 +1,4 @@
-"""Trains a model of any task, as the baseline's trainers do; see `artifacts`.
-
-Which means the run file has, {split: mean over problems}, and whether it has
-test predictions, depends on the task.
-"""
+"""Trains a model of any task, as the baseline's trainers do; see `artifacts`."""
 
 from __future__ import annotations
 

@@ -73,8 +73,8 @@ def rank_source(ranker: scoring.Ranker, source: kernel_sources.Source,
       faults.append(f'{source.name}: {error}')
   if _log.isEnabledFor(logging.DEBUG):  # Else beside each kernel.
     out_of_range.warn_of(
-        [each for kernel in kernels for each in kernel.unfamiliar],
-        len(kernels), ranker.name)
+        ranker, [each for kernel in kernels for each in kernel.unfamiliar],
+        len(kernels))
   return tile_ranking.SourceRanking(
       source.name, kernels, notes_of(ranker, source), faults,
       compiler_report.report_of(source))
@@ -136,7 +136,7 @@ def rank_kernel(ranker: scoring.Ranker, source: kernel_sources.SourceKernel,
     explainer.loops.note(tpu_compiler.stored_tensors(source.compiled.module))
   kernel, default_notes = _with_default(source, explainer.loops)
   legal, notes = legal_tiles(explainer, kernel)
-  unfamiliar = out_of_range.of_nodes(ranker.stats, kernel, ranker.opcodes)
+  unfamiliar = out_of_range.of_nodes(ranker, kernel)
   choices, default, default_from, compiled = [], None, '', source.compiled
   if len(legal.tiles) > 1:
     rows = config_rows(explainer.loops, legal.tiles)
