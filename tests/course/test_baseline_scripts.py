@@ -23,12 +23,7 @@ from tpu_graphs_ext import load_models
 from tpu_graphs_ext.course import agreement, checkout
 from tpu_graphs_ext.data import read
 from tpu_graphs_ext.data.kernel import Kernel
-from tpu_graphs_ext.engine import (
-  artifacts,
-  predictions_csv,
-  scoring,
-  train,
-)
+from tpu_graphs_ext.engine import artifacts, predictions_csv, scoring, train
 from tpu_graphs_ext.sample import write
 from tpu_graphs_ext.tasks import TILE, api, feature_stats, tile_batches
 from tpu_graphs_ext.tasks.tile import LoadSettings, StatsSettings, TrainSettings

@@ -48,11 +48,11 @@ def test_long_runs_do_not_grow(tmp_path):
   loading = LoadSettings(data_root=str(data), cache_dir='')
   for _ in range(CALLS):
     api.evaluate(result.model_dir, str(data / 'test_labelled'),
-                      loading=loading)
+                 loading=loading)
     steps['evaluate'].append(used())
   for _ in range(CALLS):
     api.predict(result.model_dir, loading=loading,
-                 out=str(tmp_path / 'predictions.csv'))
+                out=str(tmp_path / 'predictions.csv'))
     steps['predict'].append(used())
   for phase, measured in steps.items():
     mib, files = zip(*measured[SETTLED:])

@@ -56,7 +56,7 @@ def test_it_trains_evaluates_predicts_and_ranks(run, data_root, tmp_path):
   assert ranking.tile_id == 'test_0' and len(ranking.choices) == 2
   assert times[ranking.choices[0].index] == times.min()
   path = api.predict(run.model_dir, loading=loading,
-                      out=str(tmp_path / 'rows.csv'))
+                     out=str(tmp_path / 'rows.csv'))
   with open(path) as file:
     (_, first), (name, order), _ = csv.reader(file)
   assert (first, name) == ('TopConfigs', 'test_0')

@@ -66,7 +66,7 @@ def test_rank_and_predict_warn(layout_run, tmp_path, caplog):
       data_root=root, cache_dir='', models_py=tiny_layout_models.__file__)
   ranker = scoring.load_ranker(trained.model_dir, loading)
   api.rank(trained.model_dir, f'{root}/xla/random/train/train_0.npz',
-            loading=loading)
+           loading=loading)
   assert not caplog.records
   test = programs.read_programs(f'{root}/xla/random/test')
   strange = sorted(set(test.opcodes) - ranker.opcodes)  # Drawn for each.

@@ -1,4 +1,4 @@
-"""Trains a model of any task, as the baseline's trainers do; see `artifacts`."""
+"""Trains a model of any task as the baseline does; see `artifacts`."""
 
 from __future__ import annotations
 
