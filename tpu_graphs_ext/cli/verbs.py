@@ -66,9 +66,8 @@ def evaluate(args: Namespace) -> None:
   flags.few_threads(args)
   from tpu_graphs_ext.engine import results
   from tpu_graphs_ext.tasks import api
-  evaluation = task.evaluation
   if args.csv:
-    evaluation.CSV.check(args.csv)
+    task.evaluation.CSV.check(args.csv)
   loading = flags.loading(args)
   rankers = flags.foreign(args, loading)
   named = ','.join(args.dir or ([] if rankers else ['pretrained']))
@@ -77,9 +76,9 @@ def evaluate(args: Namespace) -> None:
                        args.data or loading.data_root),
       args.data, loading=loading, ks=args.top_k, foreign=rankers)
   if args.csv:
-    evaluation.CSV.write(args.csv, results.to_csv(evaluations))
+    task.evaluation.CSV.write(args.csv, results.to_csv(evaluations))
   flags.show(args, lambda: results.to_json(evaluations), lambda: (
-      evaluation.texts(evaluations, getattr(args, 'by_kernel', False))))
+      task.evaluation.texts(evaluations, getattr(args, 'by_kernel', False))))
 
 
 def _predict_flags(task: ShippedTask) -> Iterator[flags.Flag]:
