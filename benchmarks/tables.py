@@ -20,7 +20,6 @@ import pathlib
 import re
 import statistics
 import sys
-import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Union
 
@@ -29,7 +28,6 @@ import pandas
 import traces
 from machine import machine, shown
 from tpu_graphs_ext import files
-from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.sample import kernels
 from tpu_graphs_ext.tasks import layout, tile
 
@@ -282,8 +280,6 @@ def views() -> dict[str, Union[View, str]]:
   return {**_shipped_views(), **_accuracy_views(), **_speed_views(),
           **_rule_views(), 'traces': traces.table(),
           'sample-kernels': sample_kernels(),
-          'opcodes': numbers(schema.OPCODE_NAMES.items()),
-          'element-types': numbers(element_types()),
           **{'settings-' + group.split()[-1].lower(): settings(group)
              for group in _SETTINGS}}
 
@@ -299,27 +295,29 @@ def _two_kinds(first: str, second: str) -> list[tuple[str, str]]:
 
 def _shipped_views() -> dict[str, View]:
   """Of the models in the package: README, docs/pretrained.md."""
-  shipped = of_numbers('pretrained-v3')
-  measures = {'opa': 3, 'kendall': 3, 'top1': 2, 'top5': 2, 'top10': 2}
+  shipped = _side_by_side({tpu: of_numbers(f'pretrained-{tpu}')
+                           for tpu in _GENERATIONS})
+  titles = {**{row: _SHIPPED[row] for row in ('package', 'alike')},
+            'v3': "the package's model for a TPU v3", **_SHIPPED}
   return {
       'shipped': View(
           [(head, template.replace(':', '.value:'))  # Without spreads.
            for head, template in _two_kinds('test programs',
                                             'timed on a TPU')],
-          shipped, {row: title for row, title in _SHIPPED.items()
-                    if row not in ('alike', 'analytic')}),
-      'pretrained-test': View(_ranked('test_', measures), shipped, _SHIPPED),
-      'pretrained-real': View(_ranked('real_', measures), shipped, _SHIPPED),
+          of_numbers('pretrained-v3'), {
+              row: title for row, title in _SHIPPED.items()
+              if row not in ('alike', 'analytic')}),
+      **{f'pretrained-{measure}': View(
+          [*((tpu, f'{{{tpu}_test_{measure}:.{digits}f}}')
+             for tpu in _GENERATIONS),
+           ('timed on a v3', f'{{v3_real_{measure}:.{digits}f}}')],
+          shipped, titles)
+         for measure, digits in {**_SLOWDOWNS, 'opa': 3}.items()},
       'pretrained-kinds': View(
           [(tpu, f'{{{tpu}_kernels:.0f}}: {{{tpu}_top1:.1f}} / '
             f'{{{tpu}_top5:.1f}}') for tpu in _GENERATIONS],
           _side_by_side({tpu: of_numbers(f'pretrained-{tpu}-kinds')
-                         for tpu in _GENERATIONS}), {}),
-      **{f'pretrained-{tpu}': View(
-          _ranked('test_', measures), of_numbers(f'pretrained-{tpu}'), {
-              **{row: _SHIPPED[row] for row in ('package', 'alike')},
-              'v3': "the package's model for a TPU v3", **_SHIPPED})
-         for tpu in _GENERATIONS[1:]}}
+                         for tpu in _GENERATIONS}), {})}
 
 
 def _accuracy_views() -> dict[str, View]:
@@ -388,16 +386,18 @@ def _speed_views() -> dict[str, View]:
 
 def _rule_views() -> dict[str, View]:
   """Of rules and formulas: docs/ranking.md, docs/blocks.md."""
+  legal = collections.defaultdict(dict)
+  for row, cells in of_numbers('legal-tiles').items():
+    place, kind = row.rsplit(', ', 1)
+    legal[place][kind] = cells
   return {
       'legal-tiles': View(
-          [('kernels', '{kernels:,.0f}'),
-           ('tiles listed', '{listed:,.0f} of {known:,.0f}'),
-           ('recall', '{recall:.3f}'),
-           ('kernels with all tiles known', '{complete:,.0f}'),
-           ('recall', '{complete_recall:.3f}'),
-           ('precision', '{precision:.3f}'),
-           ('default listed', '{defaults:,.0f}')],
-          of_numbers('legal-tiles'), {}),
+          [*((tpu, f'{{{tpu}, compiled_kernels:,.0f}}: {{{tpu}, compiled_recall'
+              f':.3f}} / {{{tpu}, compiled_precision:.3f}}')
+             for tpu in _GENERATIONS),
+           ('timed on a v3',
+            '{v3, measured_kernels:.0f}: {v3, measured_recall:.3f}')],
+          _side_by_side(legal), {}),
       'blocks': View(
           [('candidates, median', '{candidates:.0f}'),
            ('five at random', '{random:.0f} %'),
@@ -465,20 +465,6 @@ def sample_kernels() -> str:
              f'{statistics.fmean(best):.1%}'.replace('%', ' %')]
     lines.append(f'| {tpu} | ' + ' | '.join(cells) + f' | {clock_ghz} GHz |')
   return '\n'.join(lines) + '\n'
-
-
-def numbers(names: Iterable[tuple[int, str]]) -> str:
-  """'1 abs, 2 add.', in lines."""
-  pairs = ', '.join(f'{number}\xa0{name}' for number, name in names)
-  return textwrap.fill(pairs, 124, break_on_hyphens=False).replace(
-      '\xa0', ' ') + '.\n'
-
-
-def element_types() -> Iterable[tuple[int, str]]:
-  """Columns of `node_feat` with their element type."""
-  place = schema.NODE_GROUPS['shape_element_type']
-  return [(column, schema.NODE_FEATURES[column].rpartition('_is_')[2])
-          for column in range(place.start, place.stop)]
 
 
 def with_tables(text: str, shown: Mapping[str, Union[View, str]]) -> str:
