@@ -111,8 +111,6 @@ def _result(future: Future) -> tuple[Any, str]:
     return future.result()
   except CancelledError:  # By a scheduler that went away.
     raise
-  except _DiedError:
-    return None, died(TRIES)
   except Exception as error:  # Dask's KilledWorker, or one of pickling.
     times = getattr(error, 'allowed_failures', None)
     return None, _described(error) if times is None else died(times + 1)
@@ -127,18 +125,16 @@ def _processes(workers: int) -> Iterator[tuple[Callable, Callable]]:
   place, every, is_over = threading.local(), [], threading.Event()
 
   def call(*task):
-    for tries_left in reversed(range(TRIES)):
-      if getattr(place, 'process', None) is None:
+    for _ in range(TRIES):
+      if not hasattr(place, 'process'):
         place.process = _Process(workers)
         every.append(place.process)
-        if is_over.is_set():
-          place.process.kill()
-      try:
+      if is_over.is_set():
+        place.process.kill()
+      with contextlib.suppress(EOFError, OSError):  # It has died.
         return place.process.call(task)
-      except (EOFError, OSError) as error:
-        place.process = None
-        if not tries_left or is_over.is_set():
-          raise _DiedError from error
+      del place.process
+    return None, died(TRIES)
 
   executor = concurrent.futures.ThreadPoolExecutor(workers)
   try:
@@ -148,12 +144,6 @@ def _processes(workers: int) -> Iterator[tuple[Callable, Callable]]:
     for process in every:
       process.kill()  # Whatever it is doing.
     executor.shutdown(cancel_futures=True)
-    for process in every:
-      process.kill()
-
-
-class _DiedError(Exception):
-  """A process has died, as often as it was tried."""
 
 
 class _Process:

@@ -58,7 +58,9 @@ def sweep(path: str, out: str, *, workers: int = 0, scheduler: str = '',
         os.path.join(out, name))
   try:
     with files.held_folder(out), trials.reading(out, and_written=True):
-      return _Sweep(tried, out, retry_failed).run(workers, scheduler)
+      with trials.reading(out):
+        work = _Sweep(tried, out, retry_failed)
+      return work.run(workers, scheduler)
   except BlockingIOError as error:
     raise UserError(f'--out={out}: another sweep is at work in this folder; '
                     'wait for it, or name another folder') from error
@@ -75,15 +77,14 @@ class _Sweep:
     self._rows = trials.rows(out)  # By the keys of all trials of the folder.
     self._over: dict[str, dict[str, Any]] = {}  # Rows of this sweep's trials.
     self._begun: dict[str, Trial] = {}
+    self._known = self._known_configurations()
+    self._still_open = [trial for configuration in self._known
+                        for trial in self._open_trials(configuration)]
 
   def run(self, workers: int, scheduler: str) -> Leaderboard:
-    with trials.reading(self._out):
-      known = self._known_configurations()
-      still_open = [trial for configuration in known
-                    for trial in self._open_trials(configuration)]
     try:
       with contextlib.closing(pool.run(
-          trials.run, self._begin_all(still_open, len(known)), workers=workers,
+          trials.run, self._begin_all(), workers=workers,
           scheduler=scheduler)) as outcomes, tqdm(
               total=self._grid.num_trials, initial=len(self._over),
               unit='trial', disable=None) as bar:
@@ -129,12 +130,11 @@ class _Sweep:
       elif trial.key not in self._begun:
         yield trial
 
-  def _begin_all(self, still_open: list[Trial],
-                 num_known: int) -> Iterator[tuple[str, Trial]]:
+  def _begin_all(self) -> Iterator[tuple[str, Trial]]:
     """Begins trials as workers become free; (key, trial) of each."""
-    for trial in {trial.key: trial for trial in still_open}.values():
+    for trial in {trial.key: trial for trial in self._still_open}.values():
       yield trial.key, self._begin(trial)
-    for _ in range(self._grid.search.configurations - num_known):
+    for _ in range(self._grid.search.configurations - len(self._known)):
       asked = self._study.ask()
       for trial in self._open_trials(self._grid.drawn(asked)):
         if 'trial' in asked.user_attrs:  # It is another seed's.

@@ -122,12 +122,11 @@ def reading(out: str, and_written: bool = False) -> Iterator[None]:
 
 
 def _storage(out: str) -> Any:
-  """The journal of a folder; UserError if it is damaged."""
+  """The journal of a folder."""
   path, storages = os.path.join(out, FILE), _optuna().storages
-  with reading(out):
-    if os.path.lexists(path):
-      files.open_ordinary(path).close()
-    return storages.JournalStorage(storages.journal.JournalFileBackend(path))
+  if os.path.lexists(path):
+    files.open_ordinary(path).close()
+  return storages.JournalStorage(storages.journal.JournalFileBackend(path))
 
 
 def _pruner(prune: Optional[Prune]) -> Any:
@@ -145,13 +144,12 @@ def opened(grid: Grid, out: str) -> Any:
   workers do not crowd.
   """
   optuna = _optuna()
-  with reading(out):
-    study = optuna.create_study(
-        storage=_storage(out), study_name=grid.study_name, load_if_exists=True,
-        direction='maximize' if grid.highest_is_best else 'minimize',
-        pruner=_pruner(grid.prune))
-    # An interrupted sweep would draw the same ones again.
-    seed = grid.search.seed + len(study.get_trials(deepcopy=False))
+  study = optuna.create_study(
+      storage=_storage(out), study_name=grid.study_name, load_if_exists=True,
+      direction='maximize' if grid.highest_is_best else 'minimize',
+      pruner=_pruner(grid.prune))
+  # An interrupted sweep would draw the same ones again.
+  seed = grid.search.seed + len(study.get_trials(deepcopy=False))
   study.sampler = (optuna.samplers.TPESampler(seed=seed, constant_liar=True)
                    if grid.search.method == 'bayes'
                    else optuna.samplers.RandomSampler(seed))
@@ -180,13 +178,11 @@ def end(study: Any, number: int, result: dict[str, Any],
 def rows(out: str) -> dict[str, dict[str, Any]]:
   """Key of a trial -> its row; of several attempts the last."""
   storage = _storage(out)
-  with reading(out):
-    return {trial.user_attrs['trial']['key']: {
-        **_row(trial), 'study': summary.study_name}
-            for summary in storage.get_all_studies()
-            for trial in storage.get_all_trials(
-                summary._study_id, deepcopy=False)
-            if 'trial' in trial.user_attrs}
+  return {trial.user_attrs['trial']['key']: {
+      **_row(trial), 'study': summary.study_name}
+          for summary in storage.get_all_studies()
+          for trial in storage.get_all_trials(summary._study_id, deepcopy=False)
+          if 'trial' in trial.user_attrs}
 
 
 # Columns of a row -> the types that they may have.
