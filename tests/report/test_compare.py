@@ -87,7 +87,7 @@ def test_worst_and_best_kernels_of_each_group():
   assert kernels.ends(rows, 9) == ([1, 3, 2], [])
 
 
-def test_counts_of_an_elementwise_kernel():
+def test_costs_of_an_elementwise_kernel():
   # f32 [256, 512] is 32 x 4 layout tiles of 8 x 128; it is read and written.
   # Of 8 x 2: 4 x 2 steps of 64 * 256 * 4 bytes in and out. Of 5 x 4: 7 steps,
   # which are 35 rows of layout tiles instead of 32.
@@ -96,13 +96,9 @@ def test_counts_of_an_elementwise_kernel():
       'net_0', arrays.node_feat, arrays.node_opcode, arrays.edge_index,
       features.config_features([], [[1, 1], [8, 2], [5, 4]]),
       np.arange(3) + 1, np.ones(3, np.int64))
-  counts = {title: row for title, *row in kernels.count_rows(kernel, [1, 2])}
-  names, times = kernels.COUNTS, page.TIMES
-  # Nothing is padded, and there is no product.
-  assert counts[names['steps']] == ['8', f'7 ({times} 0.875)']
-  assert counts[names['rounding']] == ['1', f'1.09 ({times} 1.09)']
-  assert not {names['padding'], names['matrix_rows']} & counts.keys()
-  assert counts[names['moved_bytes']][0] == '1.0 MiB'
+  costs = {title: row for title, *row in kernels.cost_rows(kernel, [1, 2])}
+  assert costs['steps'] == ['8', '7'] and costs['padding'] == ['0 %', '9 %']
+  assert costs['bytes moved'][0] == '1.0 MiB'
 
 
 def test_means_by_program_and_distribution():

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from tpu_graphs_ext.analytic import geometry
-from tpu_graphs_ext.analytic.explain import in_bytes
+from tpu_graphs_ext.analytic.explain import Explainer, in_bytes
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel, bounds_of
 from tpu_graphs_ext.engine.scoring import Scores
@@ -17,17 +16,6 @@ from tpu_graphs_ext.report import page
 from tpu_graphs_ext.report.compare import Comparison, Looks
 from tpu_graphs_ext.report.page import Look
 from tpu_graphs_ext.tasks import feature_stats
-
-# Name in `_Counts` of models.py -> name on the page. Models with tile geometry
-# compute these counts, so they show why a model chose another tile.
-COUNTS = {
-    'steps': 'steps',
-    'moved_bytes': 'bytes moved, with re-reads and padding',
-    'footprint_bytes': 'on-chip memory: two blocks a tensor',
-    'pieces': 'contiguous pieces of all transfers',
-    'matrix_rows': 'rows through the matrix unit',
-    'padding': 'padding to whole layout tiles, factor',
-    'rounding': 'padding to whole tiles of this size, factor'}
 
 
 def section(comparison: Comparison, count: int,
@@ -150,35 +138,30 @@ def _tiles_table(kernel: Kernel, scores: Mapping[str, Scores], best: int,
       ('% over the best', *(page.number(slowdown[c]) for c in configs)),
       *((f'place that {name} predicts', *(order.index(c) + 1 for c in configs))
         for name, order in orders.items()),
-      *(() if in_elements else count_rows(kernel, configs))]
+      *([] if in_elements else cost_rows(kernel, configs))]
   return page.Table(
-      f'{kernel.tile_id}: the chosen tiles against the best one; in brackets '
-      'the multiple of the best, where they differ',
+      f'{kernel.tile_id}: the chosen tiles against the best one',
       ('', 'best', *(f'chosen by {name}' for name in orders)), rows)
 
 
-def count_rows(kernel: Kernel,
-               configs: Sequence[int]) -> Iterator[tuple[str, ...]]:
-  """Steps, bytes and padding of configurations, from a kernel's features.
+def cost_rows(kernel: Kernel,
+              configs: Sequence[int]) -> list[tuple[str, ...]]:
+  """What tiles cost, as models with tile geometry compute it.
 
   None if the file lacks columns, or the kernel has several products, of which
-  only the last is counted. Counts that say nothing of a kernel, such as a
-  padding of 1, are left out.
+  only the last is counted.
   """
   if (kernel.node_feat.shape[1] < len(schema.NODE_FEATURES)
       or kernel.config_feat.shape[1] < len(schema.CONFIG_FEATURES)):
-    return
-  loops, = geometry.loops_of([kernel])
-  if loops.products > 1:
-    return
-  counts = loops.counts(loops.tiles_of(kernel.config_feat[list(configs)]))
-  for name, title in COUNTS.items():
-    values = counts[name]
-    if name != 'steps' and not (values.any() and (values != 1).any()):
-      continue
-    text = in_bytes if name.endswith('_bytes') else _plain
-    best = values[0]
-    yield (title, *(
-        text(value) if not best or abs(value / best - 1) < 1e-6
-        else f'{text(value)} ({page.TIMES} {value / best:.3g})'
-        for value in values.tolist()))
+    return []
+  explainer = Explainer(kernel)
+  if explainer.loops.products > 1:
+    return []
+  tiles = explainer.explain(explainer.tiles(kernel.config_feat[list(configs)]))
+  return [
+      ('steps', *(f'{tile.steps:,}' for tile in tiles)),
+      ('bytes moved', *(in_bytes(tile.moved_bytes) for tile in tiles)),
+      ('on-chip memory', *(in_bytes(tile.footprint_bytes) for tile in tiles)),
+      ('padding', *(f'{100 * (tile.padding * tile.rounding - 1):.0f} %'
+                    for tile in tiles)),
+      ('bound by', *(tile.bound_by for tile in tiles))]

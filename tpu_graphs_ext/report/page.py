@@ -20,7 +20,7 @@ from tpu_graphs_ext import __version__
 from tpu_graphs_ext.errors import UserError, how_to_install
 
 NOTHING = '\u2013'  # Stands where there is no number.
-MINUS, TIMES = '\u2212', '\u00d7'
+MINUS = '\u2212'
 # How a page begins, by which an earlier one is recognised.
 START = '<!DOCTYPE html>\n<!-- tpu_graphs_ext report -->'
 
@@ -61,7 +61,7 @@ def render(**content: Any) -> str:
   environment.filters['base64'] = lambda text: base64.b64encode(
       text.encode()).decode()
   environment.tests['a_number'] = lambda cell: cell == NOTHING or re.match(
-      rf'[{MINUS}{TIMES}+-]?\s?\d', str(cell))
+      rf'[{MINUS}+-]?\s?\d', str(cell))
   page = environment.get_template('report.html').render(
       version=__version__, **content)
   return f'{START}\n{page.strip()}\n'
