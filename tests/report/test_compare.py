@@ -112,7 +112,7 @@ def test_means_by_program_and_distribution():
   # Median (20 + 50) / 2; 90 % at 50 + .7 * 20.
   measure = compared.measures[0]
   assert compare.distribution(
-      compared.values(measure), measure, LOOKS).said.startswith(
+      compared.values[measure], measure, LOOKS).said.startswith(
           'Model0: median 35.00 %, 90 % within 64.0 %, worst 70.0 %; default '
           'tile: median 10.00 %')
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 import os
@@ -77,11 +78,15 @@ class Comparison:
     """The first run's rows, for the columns that no model changes."""
     return next(iter(self.groups.values()))[0].rows
 
-  def values(self, measure: Measure) -> pd.DataFrame:
+  @functools.cached_property
+  def values(self) -> dict[Measure, pd.DataFrame]:
     """[problems, who chooses]: means over the runs of a group, scaled.
 
     Columns: the groups, best first; the default tile and random choices.
     """
+    return {measure: self._values(measure) for measure in self.measures}
+
+  def _values(self, measure: Measure) -> pd.DataFrame:
     values = pd.DataFrame({
         name: np.mean([run.rows[measure.column] for run in of], axis=0)
         for name, of in self.groups.items()})
@@ -184,7 +189,7 @@ def section(comparison: Comparison, looks: Looks) -> dict[str, Any]:
   data = f'{len(rows)} labelled {task.problem}s'
   if task.has_groups:
     data += f', programs: {rows["program"].nunique()}'
-  every = _parts(comparison, measures[0], {'': rows.index >= 0})
+  every = _parts(comparison.values[measures[0]], {'': rows.index >= 0})
   return {
       'title': title, 'certainty': certainty,
       'data': f'{data}: {comparison.source}', 'means': means_table(comparison),
@@ -192,8 +197,9 @@ def section(comparison: Comparison, looks: Looks) -> dict[str, Any]:
       'programs': by(comparison, 'program', looks),
       'kinds': by(comparison, 'kind', looks),
       'distributions': [
-          distribution(comparison.values(measure), measure, looks)
-          for measure in measures if not measure.higher_is_better],
+          distribution(values, measure, looks)
+          for measure, values in comparison.values.items()
+          if not measure.higher_is_better],
       'differences': differences(comparison)}
 
 
@@ -202,8 +208,7 @@ def headline(comparison: Comparison) -> tuple[str, str]:
 
   The best group is compared with the next one, and with the default tile.
   """
-  measure = comparison.measures[0]
-  values = comparison.values(measure)
+  measure, values = next(iter(comparison.values.items()))
   best, *others = values
   if not others:
     return (f'{best}: {measure.name} '
@@ -253,8 +258,7 @@ def _gain(measure: Measure, values: pd.DataFrame, first: str,
 
 def means_table(comparison: Comparison) -> page.Table:
   """A row for everyone who chooses, the best first, with intervals."""
-  values = {measure: comparison.values(measure)
-            for measure in comparison.measures}
+  values = comparison.values
   # The default tile has a slowdown alone, so it comes after the groups.
   names = dict.fromkeys(name for of in values.values() for name in of)
   runs = {name: f', {len(of)} runs' for name, of in comparison.groups.items()
@@ -283,8 +287,8 @@ def by(comparison: Comparison, column: str, looks: Looks) -> dict[str, Any]:
   masks = {f'all {nouns}': labels.notna(),
            **{name: labels == name for name in common}}
   figures, tables = [], []
-  for measure in comparison.measures:
-    parts = _parts(comparison, measure, masks)
+  for measure, values in comparison.values.items():
+    parts = _parts(values, masks)
     figures.append(_figure(
         measure, column, nouns, parts[:MOST_DRAWN + 1], looks))
     tables.append(page.Table(
@@ -295,10 +299,9 @@ def by(comparison: Comparison, column: str, looks: Looks) -> dict[str, Any]:
   return {'figures': figures, 'tables': tables}
 
 
-def _parts(comparison: Comparison, measure: Measure,
+def _parts(values: pd.DataFrame,
            masks: Mapping[str, pd.Series]) -> list[tuple]:
   """(name, number of problems, who chooses -> (mean, low, high)) of parts."""
-  values = comparison.values(measure)
   return [(name, mask.sum(), {who: _mean_interval(values[who][mask])
                                for who in values})
           for name, mask in masks.items()]
@@ -348,8 +351,7 @@ def distribution(values: pd.DataFrame, measure: Measure,
 
 def differences(comparison: Comparison) -> Optional[page.Table]:
   """The best group minus each other, and each group minus the default tile."""
-  values = {measure: comparison.values(measure)
-            for measure in comparison.measures}
+  values = comparison.values
   names = next(iter(values.values()))
   best, *others = (name for name in names if name in comparison.groups)
   pairs = [(best, other) for other in others]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import itertools
 import json
-import math
 import os
 import pathlib
 import time
@@ -69,19 +68,14 @@ class Run:
     """
     opa = self.curve.get('val_opa', pd.Series(dtype=float)).dropna()
     seconds = self.info.get('seconds', {}).get('train')
-    errors = self.info.get('final_error', {}).get('val')
-    errors = errors if isinstance(errors, dict) else {}
+    errors = self.info.get('final_error', {}).get('val', {})
     return {
         'seed': self.info.get('seed'), 'epochs': len(self.curve),
         'best_epoch': None if opa.empty else opa.idxmax(),
-        'best_opa': opa.max(), 'minutes': _number(seconds) / 60,
+        'best_opa': opa.max(), 'minutes': seconds and seconds / 60,
         'written': time.strftime('%Y-%m-%d %H:%M', time.localtime(
             os.path.getmtime(self.run_path))),
-        **{f'final_{k}': _number(errors.get(str(k))) for k in ks}}
-
-
-def _number(value: Any) -> float:
-  return value if type(value) in (int, float) else math.nan
+        **{f'final_{k}': errors.get(str(k)) for k in ks}}
 
 
 class Group(NamedTuple):
