@@ -82,13 +82,10 @@ def several_positive(text: str) -> list[int]:
 
 
 def model_dir(text: str, out_dir: str, label: str = '--dir') -> str:
-  """Resolves a hash prefix or `latest` to a model folder.
+  """Resolves a hash prefix or `latest` to a model folder, or several.
 
-  Several are separated by commas. `latest` alone looks in `out_dir`; `label`
-  is for messages.
-
-  Raises:
-    UserError: there is no model, or several have these digits.
+  `latest` alone looks in `out_dir`. Raises UserError, which begins with
+  `label`, if there is no model or several have these digits.
   """
   if ',' in text:
     return ','.join(model_dir(part, out_dir) for part in text.split(','))
@@ -148,9 +145,7 @@ def model_flag(names: str = '--dir', task: ShippedTask = TILE, more: str = '',
 
 def any_model_flag(task: ShippedTask, names: str = '--dir',
                    unless: str = '', **options: Any) -> Flag:
-  """The same of verbs that use the package's model where none is named.
-
-  `unless` says when they do not; then there is no default.
+  """The same of verbs that default to the package's model, `unless` it says.
   """
   if not task.has_pretrained:
     return model_flag(names, task, required=not unless, **options)
@@ -163,10 +158,9 @@ def any_model_flag(task: ShippedTask, names: str = '--dir',
 
 
 def models_for(names: Iterable[str], tpu: str, data: str = '') -> list[str]:
-  """The models, with `pretrained` as that of a generation.
+  """The models, with `pretrained` as that of a generation `tpu`.
 
-  `tpu` is the generation as the user names it; '': as sample data in the folder
-  `data` say, else v3.
+  If that is '', it is what sample data in the folder `data` say, else v3.
   """
   from tpu_graphs_ext.engine import pretrained
   from tpu_graphs_ext.hlo import libtpu
@@ -212,10 +206,7 @@ JSON = switch('--json', 'print JSON instead of text')
 
 def of_programs(tpu: str = 'compile for this generation', empty: str = ''
                 ) -> list[Flag]:
-  """Flags of verbs that compile.
-
-  `tpu` says what --tpu is for, and `empty` what it is by default; '': v3.
-  """
+  """Flags of verbs that compile; `empty` says what --tpu is by default."""
   return [
       flag('--shapes', 'SHAPES', "of the function's arguments, such as "
            "'f32[512,1024] bf16[1024]', or the name of a function in the same "

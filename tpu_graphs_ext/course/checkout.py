@@ -62,8 +62,11 @@ def find(root: str | None = None) -> str | None:
 
 def is_checkout(folder: str) -> bool:
   """Whether a folder is a checkout of the baseline."""
-  return all(os.path.isfile(os.path.join(folder, name))
-             for name in _CHECKOUT_FILES)
+  return _has(folder, _CHECKOUT_FILES)
+
+
+def _has(folder: str, names: Sequence[str]) -> bool:
+  return all(os.path.isfile(os.path.join(folder, name)) for name in names)
 
 
 def git(folder: str, *arguments: str) -> bytes | None:
@@ -94,24 +97,16 @@ def course_folders(root: str) -> tuple[str, str]:
 
 def course_scripts(root: str) -> str | None:
   """The folder that has all of the course's scripts, if there is one."""
-  for folder in course_folders(root):
-    if all(os.path.isfile(os.path.join(folder, name))
-           for name in COURSE_FILES):
-      return folder
-  return None
+  return next((folder for folder in course_folders(root)
+               if _has(folder, COURSE_FILES)), None)
 
 
 def working_copy(root: str, folder: str, models_py: str | None = None,
                  task: ShippedTask = TILE) -> str:
-  """Copies the checkout and the course's scripts, and swaps models.py there.
+  """Copies the checkout and the course's scripts into a new folder.
 
-  Environments, data and models are not copied.
-
-  Args:
-    root: the checkout; stays as it is.
-    folder: where the copy goes, which is returned; it must not exist yet.
-    models_py: file to put in place; None keeps the baseline's own.
-    task: whose models.py that is.
+  Environments, data and models are not copied. `models_py`, if given, takes the
+  place of the task's models. Returns the folder.
   """
   shutil.copytree(root, folder, ignore=shutil.ignore_patterns(*_NOT_COPIED))
   scripts = course_scripts(root)
@@ -126,14 +121,9 @@ def working_copy(root: str, folder: str, models_py: str | None = None,
 def find_script(script: str, root: str | None = None) -> tuple[str, str]:
   """Full path of a script, and of the checkout that it may import from or ''.
 
-  Args:
-    script: path, or name in one of the folders below.
-    root: checkout to look in, and in the course's folder beside it. None: the
-      working folder first; its checkout is the working folder itself, or the
-      one that TPU_GRAPHS_ROOT names.
-
-  Raises:
-    UserError: there is no such script, or the path named is not a checkout.
+  Looks in the checkout `root` and the course's folder beside it. Without `root`
+  looks in the working folder first, and in the checkout that this is, or that
+  TPU_GRAPHS_ROOT names. Raises UserError for a script that is not there.
   """
   here = os.getcwd()
   checkout = find(here if not root and is_checkout(here) else root)

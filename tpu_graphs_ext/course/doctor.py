@@ -10,6 +10,7 @@ import dataclasses
 import hashlib
 import itertools
 import os
+import pathlib
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -23,8 +24,7 @@ from tpu_graphs_ext.tasks import TASKS, TILE, tile
 
 FINE, WARNING, BROKEN = 'fine', 'warning', 'broken'
 MARKS = {FINE: '✓', WARNING: '!', BROKEN: '✗'}
-_SCRIPTS = os.path.normpath(os.path.join(
-    files.full_path(__file__), *3 * [os.pardir], 'run_scripts'))
+_SCRIPTS = pathlib.Path(__file__).absolute().parents[2] / 'run_scripts'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,11 +65,7 @@ class Diagnosis:
 
 def doctor(root: str = '',
            data_root: str = TILE.training.data_root) -> Diagnosis:
-  """Checks versions, checkout and data.
-
-  Args:
-    root: the baseline's checkout; empty: what TPU_GRAPHS_ROOT names.
-    data_root: folder of the splits train, valid and test.
+  """Checks versions, the checkout that `root` or TPU_GRAPHS_ROOT names, data.
   """
   checks = {'versions': version_findings(),
             'checkout': checkout_findings(root),
@@ -123,9 +119,9 @@ def checkout_findings(root: str = '') -> Iterator[Finding]:
   status = checkout.git(
       folder, 'status', '--porcelain', '--untracked-files=no') or b''
   commit = commit.decode().strip()
+  models = {task.baseline_models for task in TASKS.values()}
   changed = [line[3:] for line in status.decode(errors='replace').splitlines()
-             if line[3:] not in [
-                 task.baseline_models for task in TASKS.values()]]
+             if line[3:] not in models]
   yield _finding(
       'checkout', commit == checkout.COMMIT and not changed,
       f'{folder}, commit {commit}, changed files: '
@@ -204,4 +200,4 @@ def cache_findings(data_root: str) -> Iterator[Finding]:
 
 def _script(name: str) -> str:
   """A script of the clone that this package was installed from."""
-  return checkout.shown_path(os.path.join(_SCRIPTS, name))
+  return checkout.shown_path(str(_SCRIPTS / name))

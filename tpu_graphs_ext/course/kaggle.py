@@ -26,21 +26,18 @@ _log = logging.getLogger(__name__)
 
 def kaggle_csv(tile: str, out: str, *, sample: str,
                layout: Sequence[str] = ()) -> str:
-  """Writes the competition's file.
+  """Writes the competition's file; returns what was written, for the user.
 
   Args:
     tile: CSV of the tile rows, five or more configurations each.
     out: the file to write.
     sample: the course's sample_submission.csv, which names the rows.
     layout: CSVs of layout rows, as `predict --task layout` writes them: all
-      programs of each of their collections, all configurations of each. Other
-      collections keep the rows of the sample: every configuration, in the
-      order of the file.
+      programs of their collections, all configurations of each. Other
+      collections keep the rows of the sample.
 
-  Returns what was written, for the user.
-
-  Raises:
-    UserError: a file cannot be read, or its rows do not fit; lists all faults.
+  Raises UserError, with all faults, if a file is damaged or its rows do not
+  fit.
   """
   out = require_path('--out', out)
   expected = predictions_csv.read(sample)

@@ -121,8 +121,7 @@ class Sandbox:
   def ask(self, request: dict[str, Any]) -> Answer:
     """Runs `steps` with the hand-in; `request` has args, graphs and num_ops.
 
-    Raises:
-      UserError: the process died, damaged its answer, or took too long.
+    Raises UserError if it died, damaged its answer, or took too long.
     """
     folder = self.new_folder()
     request = {
@@ -138,8 +137,7 @@ class Sandbox:
   def run(self, arguments: list[str]) -> None:
     """Runs a script to its end, and ends whatever it leaves running.
 
-    Raises:
-      UserError: it failed, which shows its last lines, or took too long.
+    Raises UserError, with its last lines, if it failed or took too long.
     """
     # -I drops PYTHONPATH and the user's own packages; TensorFlow may be there.
     command = [sys.executable, '-I', os.path.join(_HERE, 'without_package.py'),

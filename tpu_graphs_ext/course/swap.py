@@ -34,12 +34,8 @@ def install(root: str = '', models_py: str = '',
     models_py: the file to put there; empty: the package's.
     task: whose models.
 
-  Returns:
-    What was done, for the user.
-
-  Raises:
-    UserError: there is no clone, the new file cannot run there, or the file
-      in place has changes that would be lost.
+  Returns what was done, for the user. Raises UserError if there is no clone,
+  the new file cannot run there, or the one in place has changes of its own.
   """
   target = _target(root, task)
   source = files.full_path(models_py or task.models_file)

@@ -38,10 +38,8 @@ def train(root: str, models_py: str, out_dir: str,
           arguments: Sequence[str]) -> str:
   """Runs the script with its `arguments`; returns the model's folder.
 
-  Raises:
-    UserError: an argument, the data or models.py cannot be used, or the script
-      wrote no model.
-    CalledProcessError: the script failed and has said why.
+  Raises UserError if an argument, the data or models.py cannot be used or no
+  model was written, CalledProcessError if the script failed and has said why.
   """
   flags_given = parsed(arguments)
   for name in ('out_dir', 'data_root', 'results_csv', 'cache_dir'):

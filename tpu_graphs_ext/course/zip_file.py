@@ -34,17 +34,10 @@ _PART = re.compile(r'(?!\.{1,2}$)[A-Za-z0-9_ .+@=~#,()-]{1,200}')
 
 
 def package(model_dir: str, out: str, **arguments: Any) -> verify.Verdict:
-  """Verifies a hand-in and writes it as a zip file.
+  """Verifies a hand-in and writes it as a zip file; returns the verdict.
 
-  Args:
-    model_dir: folder model_<hash>, its run file beside it.
-    out: the .zip to write; replaces nothing but a hand-in.
-    arguments: the others of `verify.verify`.
-
-  Returns what `verify` found.
-
-  Raises:
-    UserError: the hand-in fails; lists every reason. Nothing is written.
+  `out` replaces nothing but a hand-in; `arguments` are the others of `verify`.
+  Raises UserError, with every reason, for a hand-in that fails.
   """
   path = files.require_path('--out', out)
   try:
@@ -94,10 +87,7 @@ def unpack(path: str, folder: str) -> tuple[str, str]:
   """Reads a hand-in; returns the paths of its model folder and models.py.
 
   Nothing is written unless every name stays inside the folder and every file
-  has the size and the sum in the manifest.
-
-  Raises:
-    UserError: it is not a hand-in, or not a safe one; lists all faults.
+  has the size and the sum in the manifest; else UserError lists all faults.
   """
   with _archive(path) as (archive, manifest):
     if faults := list(_faults(archive, manifest['files'])):

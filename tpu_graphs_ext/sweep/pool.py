@@ -53,17 +53,15 @@ def run(function: Callable[[Any], Any], items: Iterable[tuple[str, Any]], *,
   """Yields how each item ended, in the order in which they end.
 
   Args:
-    function: of a module that workers can import. What it raises becomes an
-      `error`, and is not retried.
+    function: of a module that workers can import; what it raises is not
+      retried.
     items: (key, item) pairs, taken one by one as workers become free, so an
       iterator may depend on what was yielded before.
-    workers: tasks at a time. 0: one on this machine; on a cluster, one for
-      each of its workers.
+    workers: tasks at a time; 0: one, or as many as the cluster has workers.
     scheduler: address of a Dask scheduler, such as tcp://10.0.0.5:8786; '':
       processes of this machine.
 
-  Raises UserError if the scheduler cannot be reached, has no workers or goes
-  away, or Dask is not installed.
+  Raises UserError without Dask, or a scheduler that answers and has workers.
   """
   keys, fresh = {}, iter(items)
   with (_cluster(scheduler, workers) if scheduler
@@ -163,10 +161,7 @@ class _Process:
     other.close()
 
   def call(self, task: tuple) -> Any:
-    """The result of a function and its arguments.
-
-    Raises EOFError or OSError if the process dies.
-    """
+    """The result of a call; EOFError or OSError if the process dies."""
     self._connection.send(task)
     return self._connection.recv()
 

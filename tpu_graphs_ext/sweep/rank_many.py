@@ -47,7 +47,6 @@ LEGAL = ('file', 'tile_id', 'nodes', 'copies', 'op_name', 'share', 'cycles',
          'in_open_loop', 'opcodes', 'product', 'combinations', 'fitting',
          'scored', 'choices', 'default', 'default_from', 'notes', 'unfamiliar',
          'error')
-_FORMAT = 6  # Changes when the same files give other rows, or other records.
 
 
 class Summary(NamedTuple):
@@ -123,9 +122,9 @@ def _settings(model_dir: str, loading: LoadSettings,
   models_py = files.full_path(
       origin.models_file_of(folder, run.info, loading))
   basis = _hash_of([
-      _FORMAT, tpu_graphs_ext.__version__, tf.__version__, np.__version__,
-      run.info, files.sums(folder), files.sha256(models_py), stats.to_json(),
-      num_ops, loading.keep_repeats, asked])
+      tpu_graphs_ext.__version__, tf.__version__, np.__version__, run.info,
+      files.sums(folder), files.sha256(models_py), stats.to_json(), num_ops,
+      loading.keep_repeats, asked])
   return Settings(basis, folder, dataclasses.replace(
       loading, models_py='' if models_py == loading.task.models_file
       else models_py,
@@ -326,11 +325,8 @@ class Found(NamedTuple):
 def find(place: str, endings: tuple[str, ...]) -> list[Found]:
   """Files of a folder, of a pattern, or one file; sorted by their names.
 
-  Args:
-    place: path or URL of a folder or a file, or a pattern with `*`, `?`,
-      `[...]`, and `**` for folders of any depth.
-    endings: of the files to take from a folder, but not from its subfolders.
-
+  `place` is a path or URL, or a pattern with `*`, `?`, `[...]`, and `**` for
+  folders of any depth; of a folder, files with one of the `endings` are taken.
   Raises UserError if there is none, or it cannot be read.
   """
   with _opened(place) as (system, path):

@@ -225,10 +225,8 @@ def is_poor(trial: Trial, epochs: int, opa: float) -> bool:
 def run(trial: Trial) -> tuple[str, dict[str, Any]]:
   """Trains, or continues where an earlier attempt was broken off.
 
-  Returns:
-    (`FINISHED` or `STOPPED`, what was measured: the run's hash, goal -> value
-    on the validation split, epochs, the best of them from 1, number of
-    trainable parameters, seconds of this attempt).
+  Returns (`FINISHED` or `STOPPED`, columns of a row: the run's hash, goal ->
+  value on the validation split, the best epoch from 1, and so on).
   """
   from tpu_graphs_ext.engine import saved_weights
   start = time.monotonic()
