@@ -1,6 +1,5 @@
 """The command line: text in, exit code, stdout and stderr out."""
 
-import atexit
 import dataclasses
 import io
 import json
@@ -21,11 +20,7 @@ from support.places import PROJECT
 from tpu_graphs_ext import cli
 from tpu_graphs_ext.cli import app, flags
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.tasks.tile import (
-  LoadSettings,
-  StatsSettings,
-  TrainSettings,
-)
+from tpu_graphs_ext.tasks.tile import LoadSettings, StatsSettings, TrainSettings
 
 VERBS = list(flags.VERBS)
 
@@ -261,18 +256,6 @@ def test_what_ends_a_verb(monkeypatch, capsys, error, code, message):
   monkeypatch.setattr(TrainSettings, '__post_init__', fail)
   assert cli.main(['train']) == code
   assert capsys.readouterr().err == message
-
-
-def test_sigterm_ends_like_ctrl_c(monkeypatch, capsys):
-  monkeypatch.setattr(TrainSettings, '__post_init__', lambda unused_settings: (
-      signal.raise_signal(signal.SIGTERM)))
-  monkeypatch.setattr(sys, 'argv', ['tpu-graphs-ext', 'train'])
-  monkeypatch.setattr(atexit, 'register', lambda *unused: None)
-  try:
-    assert cli.main() == 143
-  finally:
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-  assert capsys.readouterr().err == 'interrupted\n'
 
 
 @pytest.mark.parametrize('words, shown', [

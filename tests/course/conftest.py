@@ -8,6 +8,12 @@ from tpu_graphs_ext.course import checkout
 from tpu_graphs_ext.tasks import TASKS
 
 
+@pytest.fixture(autouse=True)
+def no_checkout(monkeypatch):
+  """A test names its own."""
+  monkeypatch.delenv(checkout.ROOT_VARIABLE, raising=False)
+
+
 @pytest.fixture
 def root(tmp_path, plain_git):
   """In git, with models of its own for both tasks, the scripts beside it."""

@@ -95,9 +95,7 @@ def train(root: str, data: str, out: str, *flags: str) -> str:
   return model_dir
 
 
-def test_the_whole_way(checkout_root, clone, scripts, data, tmp_path,
-                       monkeypatch, capsys):
-  monkeypatch.delenv(checkout.ROOT_VARIABLE)
+def test_the_whole_way(checkout_root, clone, scripts, data, tmp_path, capsys):
   status = git_status(checkout_root)
   root = clone(tmp_path / 'student')
   submission = str(tmp_path / 'submission.zip')
@@ -143,7 +141,7 @@ def test_the_whole_way(checkout_root, clone, scripts, data, tmp_path,
   assert git_status(checkout_root) == status
 
 
-def test_the_baselines_own_file_is_a_hand_in_too(clone, tmp_path, monkeypatch):
+def test_the_baselines_own_file_is_a_hand_in_too(clone, tmp_path):
   """It imports the checkout's package, so it takes a checkout to verify."""
   root = clone(tmp_path)
   small_data = str(tiny_kernels.write_data_root(tmp_path / 'small'))
@@ -156,7 +154,6 @@ def test_the_baselines_own_file_is_a_hand_in_too(clone, tmp_path, monkeypatch):
   # This project's class of that name takes the same weights.
   assert verify.verify(
       model_dir, root=root, **{**flags, 'models_py': ''}).faults == []
-  monkeypatch.delenv(checkout.ROOT_VARIABLE)
   (first, *_) = verify.verify(model_dir, **flags).faults
   assert "No module named 'tpu_graphs'" in first
   assert git_status(root) == b''

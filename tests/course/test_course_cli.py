@@ -5,12 +5,7 @@ import json
 import pytest
 
 from tpu_graphs_ext import cli
-from tpu_graphs_ext.course import checkout, verify, zip_file
-
-
-@pytest.fixture(autouse=True)
-def no_checkout(monkeypatch):
-  monkeypatch.delenv(checkout.ROOT_VARIABLE, raising=False)
+from tpu_graphs_ext.course import verify, zip_file
 
 
 def test_verify(monkeypatch, capsys):

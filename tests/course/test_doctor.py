@@ -78,8 +78,7 @@ def test_a_good_checkout_and_a_changed_one(root, monkeypatch):
   assert scripts.fix == f'git clone {checkout.COURSE_URL} {beside}'
 
 
-def test_no_checkout(root, monkeypatch):
-  monkeypatch.delenv(checkout.ROOT_VARIABLE, raising=False)
+def test_no_checkout(root):
   (finding,) = doctor.checkout_findings()
   assert (finding.state, 'git clone' in finding.fix) == (WARNING, True)
   (root / '.git').rename(root / 'no_git')

@@ -2,11 +2,10 @@
 
 import contextlib
 import os
-import subprocess
 
 import pytest
 
-from tpu_graphs_ext import load_models
+from tpu_graphs_ext import files, load_models
 from tpu_graphs_ext.course import checkout, swap
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.tasks import LAYOUT
@@ -26,11 +25,6 @@ def in_place(root) -> bytes:
   return (root / checkout.MODELS_PY).read_bytes()
 
 
-def ours() -> bytes:
-  with open(load_models.models_path(), 'rb') as file:
-    return file.read()
-
-
 def state(root) -> str:
   return swap.state(str(root / checkout.MODELS_PY))
 
@@ -38,15 +32,13 @@ def state(root) -> str:
 def assert_clean(root) -> None:
   """The checkout is as it was cloned."""
   assert in_place(root) == THEIRS
-  assert subprocess.run(
-      ['git', '-C', str(root), 'status', '--porcelain'], check=True,
-      capture_output=True, text=True).stdout == ''
+  assert checkout.git(str(root), 'status', '--porcelain') == b''
 
 
 def test_in_twice_and_out_twice(root, student, monkeypatch, tmp_path):
   assert state(root) == swap.THEIRS
   assert swap.install(str(root)).startswith('installed ')
-  assert in_place(root) == ours()
+  assert in_place(root) == files.read_file(load_models.models_path())
   assert state(root) == swap.INSTALLED
   # From another folder, by a relative path and by the variable.
   monkeypatch.chdir(tmp_path)
@@ -85,12 +77,11 @@ def test_changes_by_hand_are_not_lost(root, tmp_path):
     assert_clean(root)
 
 
-def test_what_cannot_be_installed(root, student, monkeypatch, tmp_path):
+def test_what_cannot_be_installed(root, student, tmp_path):
   student.write_text('import torch\n')
   with pytest.raises(UserError, match='line 1 imports torch'):
     swap.install(str(root), str(student))
   assert_clean(root)
-  monkeypatch.delenv(checkout.ROOT_VARIABLE, raising=False)
   with pytest.raises(UserError, match=r'names no checkout .* give --root'):
     swap.install()
   with pytest.raises(UserError, match='is not a checkout of the tpu_graphs'):
