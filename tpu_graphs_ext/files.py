@@ -70,9 +70,8 @@ def full_path(path: str) -> str:
 def open_ordinary(path: str) -> BinaryIO:
   """Opens a file for reading.
 
-  Raises:
-    OSError: it cannot be opened, or is not an ordinary file: a named pipe
-      would block, and a device never end.
+  Raises OSError if it cannot be opened, or is not an ordinary file: a named
+  pipe would block, and a device never end.
   """
   # Without O_NONBLOCK opening a pipe waits for a writer.
   handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
@@ -171,10 +170,8 @@ def new_folder(path: str,
   """A folder to fill, which then takes its name.
 
   Where a folder has the name, `require_own` is called before and after the new
-  one is filled, and raises if the old one must stay: see the function of that
-  name. Without it the old folder stays, and the new one is dropped.
-
-  Raises OSError if it cannot be written.
+  one is filled, and raises if the old one must stay. Without it the old one
+  stays, and the new one is dropped. Raises OSError if it cannot be written.
   """
   if require_own:
     require_own()
@@ -369,9 +366,8 @@ def ordinary_files(folder: str, most_bytes: int) -> list[str]:
 def sums(folder: str) -> dict[str, str]:
   """Path in the folder -> checksum, or 'empty', by path; see `contents`.
 
-  A command that may replace a folder keeps the checksums of all that it wrote
-  there. A file with another checksum was not written by it, and stops the
-  command. Links and the like have '', which is never known.
+  A command keeps those of all that it wrote: what has another checksum, or is
+  a link and the like, which have '', was not written by it.
   """
   return {path: _sum_of(folder, path, kind)
           for path, kind in sorted(contents(folder))}
@@ -406,8 +402,7 @@ def require_own(folder: str, known: Mapping[str, str],
 def csv_of(frame: Any) -> str:
   """A pandas frame as CSV whose texts no spreadsheet runs as formulas.
 
-  Texts that begin like a formula get an apostrophe in front, which
-  spreadsheets take for "this is text". Numbers stay as they are.
+  Those that begin like one get an apostrophe: "this is text".
   """
   def safe(cell: Any) -> Any:
     return ("'" + cell if isinstance(cell, str)
@@ -430,9 +425,8 @@ def parse_json(text: str | bytes, where: str,
   As objects, a list or object takes 64 to 232 bytes, another value 40 with its
   place: a file of `{},` takes 24 times its size.
 
-  Raises:
-    UserError: it is not JSON, would take more than `most_bytes`, or holds an
-      integer beyond float64 or half a surrogate pair.
+  Raises UserError if it is not JSON, would take more than `most_bytes`, or
+  holds an integer beyond float64 or half a surrogate pair.
   """
   content = text if isinstance(text, bytes) else text.encode(
       errors='surrogatepass')

@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from tpu_graphs_ext import files
-from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.errors import UserError, reason_of
 
 # File of the package -> its first content, which its module may have.
 _packaged: dict[str, bytes] = {}
@@ -199,10 +199,9 @@ def _as_user_errors(name: str) -> Iterator[None]:
     yield
   except (MemoryError, OverflowError, tf.errors.ResourceExhaustedError,
           tf.errors.InvalidArgumentError) as error:
-    reason = (str(error).strip().splitlines() or [''])[0][:300]
     raise UserError(
         f'--model_kwargs_json: {name} cannot be made ({type(error).__name__}: '
-        f'{reason}); give smaller numbers, such as a lower hidden_dim'
+        f'{reason_of(error)}); give smaller numbers, such as a lower hidden_dim'
     ) from error
   except (TypeError, ValueError, SystemExit) as error:
     raise UserError(f'--model_kwargs_json: {name}: {error}') from error
@@ -212,13 +211,9 @@ def build(name: str, num_configs: int, num_ops: int, kwargs: dict[str, Any],
           models_py: str = '', graph=None):
   """Makes the model, as `tiles_train.py` does from its flags.
 
-  Args:
-    name: class name of the model.
-    num_configs: configurations of each kernel in training.
-    num_ops: number of opcodes.
-    kwargs: constructor arguments, from `--model_kwargs_json`.
-    models_py: see `models_module`.
-    graph: if given, the variables are created from it.
+  `num_configs` are those of each kernel in training, `num_ops` the opcodes,
+  `kwargs` from `--model_kwargs_json`; for `models_py` see `models_module`. The
+  variables are created from `graph`, if given.
 
   Raises UserError for what the model or its constructor refuses.
   """

@@ -218,11 +218,7 @@ def test_same_weights_give_the_same_scores_and_losses(
   theirs = getattr(their_models, name)(10, checks.NUM_OPS, **kwargs)
   theirs(graph)
   ours(graph)
-  for target, source in zip(
-      ours.trainable_variables, theirs.trainable_variables):
-    assert target.shape == source.shape
-    target.assign(source)
-  assert len(ours.trainable_variables) == len(theirs.trainable_variables)
+  checks.copy_weights(ours, theirs)
   for kernel in kernels:
     assert_close(checks.scores(ours, kernel, feature_stats),
                  checks.scores(theirs, kernel, feature_stats))

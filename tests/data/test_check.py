@@ -165,7 +165,7 @@ def test_reading_warns_once_a_process(tmp_path, caplog):
       kernel = dataclasses.replace(kernel, config_feat=np.roll(
           kernel.config_feat, 1, 1))
     write(tmp_path / 'data', kernel.stored(), f'net_{number}')
-  for cache_dir in (None, *2 * [str(tmp_path / 'cache')]):
+  for cache_dir in ('', *2 * [str(tmp_path / 'cache')]):
     read._warn_once.cache_clear()  # As another process.
     for _ in range(2):
       read.read_kernels(str(tmp_path / 'data'), cache_dir=cache_dir)

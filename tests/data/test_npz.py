@@ -95,13 +95,6 @@ def test_no_array_is_held_twice(tmp_path):
     tracemalloc.stop()
 
 
-@pytest.mark.skipif(not hasattr(os, 'mkfifo'), reason='there are no pipes here')
-def test_a_pipe_is_not_waited_for(tmp_path):
-  os.mkfifo(tmp_path / 'x.npz')
-  with pytest.raises(UserError, match='is not an ordinary file'):
-    Kernel.load(str(tmp_path / 'x.npz'))
-
-
 @pytest.mark.parametrize(
     'rounds', [300, pytest.param(8000, marks=pytest.mark.survive)])
 def test_damaged_files(tmp_path, path, rounds):

@@ -8,21 +8,17 @@ import numpy as np
 import pytest
 
 from support import tiny_kernels
-from support.tiny_kernels import assert_same
 from tpu_graphs_ext.data.kernel import Partition
 from tpu_graphs_ext.errors import UserError
 
 KERNELS = tiny_kernels.corner_cases()
 
 
-def test_kernels_are_checked_and_widened():
+def test_counts_of_all_kernels():
   partition = Partition.from_kernels(KERNELS)
   assert partition.num_configs.tolist() == [4, 4, 5, 4, 1, 4]
   # Opcodes are base % 50 + node + 2: the largest is 40 + 2 + 2 = 44.
   assert partition.max_opcode == 44
-  kernel = tiny_kernels.chain()
-  object.__setattr__(kernel, 'edge_index', kernel.edge_index.astype(np.int32))
-  assert_same(Partition.from_kernels([kernel])[0], KERNELS[1])
 
 
 def test_selection_keeps_order_and_shares_memory():
@@ -47,6 +43,7 @@ def test_narrower_numbers_are_widened():
     if name != 'tile_id':
       assert getattr(wide, name).dtype == array.dtype, name
   assert (wide.runtime_rel == 201 / 7).all()
+  np.testing.assert_array_equal(wide.edge_index, kernel.edge_index)
 
 
 def test_kernels_that_make_no_sense():

@@ -57,7 +57,7 @@ def test_limit_takes_what_is_listed_first_and_sorts_it(folder, monkeypatch):
 def test_damaged_files_are_named(folder, tmp_path, cache_dir):
   path = tmp_path / 'valid' / 'diamond_0.npz'
   path.write_bytes(path.read_bytes()[:400])
-  for kept in (None, cache_dir):
+  for kept in ('', cache_dir):
     with pytest.raises(UserError, match=r'diamond_0\.npz: .*check-data'):
       read.read_kernels(folder, cache_dir=kept)
   tiny_kernels.diamond(config_width=7).save(folder)

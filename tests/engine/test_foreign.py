@@ -1,5 +1,6 @@
 """Scores of other frameworks: measured like a model's, alone or beside it."""
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -9,12 +10,12 @@ import numpy as np
 import pytest
 
 import tpu_graphs_ext
-from support import saved_run
+from support import saved_run, tiny_kernels
 from tpu_graphs_ext import cli
 from tpu_graphs_ext.data.kernel import Kernel, Partition
 from tpu_graphs_ext.engine import evaluate
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.tasks import TILE, api
+from tpu_graphs_ext.tasks import LAYOUT, TILE, api
 from tpu_graphs_ext.tasks.tile import LoadSettings
 
 # Relative runtimes 2, 1, 1.5, 4 and, of a second kernel, 3, 1.
@@ -23,10 +24,8 @@ RUNTIMES = {'net_a': [200, 100, 150, 400], 'net_b': [300, 100]}
 
 def kernel(name: str) -> Kernel:
   count = len(RUNTIMES[name])
-  return Kernel(
-      tile_id=name, node_feat=np.ones((1, 3), np.float32),
-      node_opcode=np.ones(1, np.uint8), edge_index=np.zeros((0, 2), np.int64),
-      config_feat=np.arange(2 * count, dtype=np.float32).reshape(count, 2),
+  return dataclasses.replace(
+      tiny_kernels.make_kernel(name, num_configs=count),
       runtime_ns=np.array(RUNTIMES[name]), normalizer_ns=np.full(count, 100))
 
 
@@ -69,10 +68,10 @@ def test_scores_that_cannot_be_used(scores, message):
     tpu_graphs_ext.measure(KERNELS, scores, name='mine')
 
 
-def read(tmp_path, text: str, task=TILE) -> evaluate.ForeignRanker:
+def read(tmp_path, text, task=TILE, **loading) -> evaluate.ForeignRanker:
   path = tmp_path / 'rows.csv'
   path.write_text(f'ID,TopConfigs\n{text}')
-  return evaluate.read_predictions(str(path), task.loading())
+  return evaluate.read_predictions(str(path), task.loading(**loading))
 
 
 def test_a_ranking_has_the_measures_of_its_places(tmp_path):
@@ -105,15 +104,11 @@ def test_rankings_that_cannot_be_used(tmp_path, text, message):
 
 
 def test_rows_of_several_collections(tmp_path):
-  from tpu_graphs_ext.tasks import LAYOUT
   text = 'layout:xla:random:unet,1;0\nlayout:xla:default:unet,0;1\n'
   with pytest.raises(UserError, match='has unet of several collections; '
                      'choose one with --source and --search'):
     read(tmp_path, text, LAYOUT)
-  path = tmp_path / 'rows.csv'
-  path.write_text(f'ID,TopConfigs\n{text}')
-  ranker = evaluate.read_predictions(str(path), LAYOUT.loading(
-      source='xla', search='default'))
+  ranker = read(tmp_path, text, LAYOUT, source='xla', search='default')
   assert ranker.of == {'unet': [0, 1]}
   with pytest.raises(UserError, match='--data must name its programs'):
     read(tmp_path, text.split('\n')[0], LAYOUT).read(LAYOUT.loading(), 'valid')

@@ -82,14 +82,6 @@ def test_csv_and_run_file_hold_the_same_ten_configs(trained, data_root):
     assert len(set(best[:10 - padding])) == 10 - padding
 
 
-def test_saved_model_gives_the_scores_of_the_best_epoch(trained, data_root):
-  ranker = scoring.load_ranker(trained.model_dir, LoadSettings(
-      data_root='missing', models_py=tiny_models.__file__))
-  test = read.read_kernels(str(data_root / 'test'))
-  assert dict(rank.best_configs(ranker, test, 10)) == (
-      trained.run_info['test_predictions'])
-
-
 class Scripted(tf.keras.callbacks.Callback):
   """Gives each epoch a validation OPA, and keeps its weights."""
 

@@ -253,11 +253,7 @@ def test_trained_saved_and_copied_by_position(
   with tf.keras.saving.custom_object_scope({'CombinedLoss': CombinedLoss}):
     saved = tf.keras.models.load_model(tmp_path / 'model_x')
   copied, _ = scoring
-  assert len(copied.trainable_variables) == len(saved.trainable_variables)
-  for target, source in zip(
-      copied.trainable_variables, saved.trainable_variables):
-    assert target.shape == source.shape
-    target.assign(source)
+  checks.copy_weights(copied, saved)
   for kernel in KERNELS:
     assert_close(scores_of(copied, kernel),
                  checks.scores_untraced(model, kernel, STATS))

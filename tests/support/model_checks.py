@@ -94,6 +94,15 @@ def scores_untraced(model: tf.keras.Model, kernel: Kernel,
   return model(tile_batches.kernel_graph(kernel, stats)).numpy()[0]
 
 
+def copy_weights(model: tf.keras.Model, source: tf.keras.Model) -> None:
+  """By position, as the baseline's scripts do."""
+  assert len(model.trainable_variables) == len(source.trainable_variables)
+  for variable, value in zip(
+      model.trainable_variables, source.trainable_variables):
+    assert variable.shape == value.shape
+    variable.assign(value)
+
+
 def permuted_configs(kernel: Kernel, order: np.ndarray) -> Kernel:
   return dataclasses.replace(
       kernel, config_feat=kernel.config_feat[order],

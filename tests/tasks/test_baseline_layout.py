@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from support import eager_training, tiny_layouts
+from support import eager_training, model_checks, tiny_layouts
 from tpu_graphs_ext import layout_models
 from tpu_graphs_ext.course import checkout
 from tpu_graphs_ext.data import programs
@@ -178,11 +178,7 @@ def test_same_weights_give_the_same_scores_losses_and_gradients(
   ours = layout_models.ResModel(12, tiny_layouts.NUM_OPS, **kwargs)
   theirs(graph)
   ours(graph)
-  assert [v.shape for v in ours.trainable_variables] == [
-      v.shape for v in theirs.trainable_variables]
-  for target, source in zip(
-      ours.trainable_variables, theirs.trainable_variables):
-    target.assign(source)
+  model_checks.copy_weights(ours, theirs)
   scores, losses, gradients = zip(
       *(scored(model, graph) for model in (ours, theirs)))
   np.testing.assert_allclose(*scores, rtol=1e-5, atol=1e-5)

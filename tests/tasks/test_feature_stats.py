@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from support import tiny_kernels
-from tpu_graphs_ext import cli, models
+from tpu_graphs_ext import cli
 from tpu_graphs_ext.data import read
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.data.normalize import FeatureStats
@@ -49,15 +49,6 @@ def test_statistics_are_those_of_the_trainer(data_root):
             getattr(getattr(expected, table), bound))
   # Equal ones are stored once.
   assert 'all_kernels' not in kwargs_of(data_root, configs=2)['feature_stats']
-
-
-def test_what_tiles_count_is_decided_as_in_models(data_root):
-  every = read.read_kernels(str(data_root / 'train'), min_configs=-1)
-  expected = models.what_tiles_count(
-      models.vote_of_tiles(kernel.node_feat, kernel.config_feat.max(0))
-      for kernel in every)
-  assert feature_stats.what_tiles_count(every) == expected
-  assert kwargs_of(data_root)['feature_stats']['tiles'] == expected[0]
 
 
 @pytest.mark.parametrize('argument,flag,expected', [

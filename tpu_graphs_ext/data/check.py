@@ -56,8 +56,8 @@ def check_file(path: str, of_task: rules.TaskRules = rules.TILE,
                    list[Fault], dict[str, int], str]:
   """The faults of a file, what it adds to `Report.counts`, and its problem.
 
-  That is a hash of all but the name and the times. `of_task` are the file's
-  rules; `may_hide`: its label may be withheld.
+  That is a hash of all but the name and the times. With `may_hide` its label
+  may be withheld.
   """
   counts = {'kernels': 1}
   if other := of_task.other_task(path):
@@ -87,14 +87,10 @@ def check_file(path: str, of_task: rules.TaskRules = rules.TILE,
 
 def check_data(root: str,
                of_task: rules.TaskRules = rules.TILE) -> Report:
-  """Checks a data root, or one folder of .npz files, or raises UserError.
+  """Checks train, valid and test of a folder, or its .npz files.
 
   Labels may be withheld in the test split, and in a folder that is no split.
-
-  Args:
-    root: folder with train, valid and test, or with .npz files; `~` is
-      expanded.
-    of_task: the rules for the files.
+  Raises UserError if it holds neither.
   """
   folder = os.path.abspath(os.path.expanduser(root))
   report = Report(counts={}, faults=[])

@@ -127,7 +127,6 @@ class Kernel(Problem):
 
   @property
   def num_configs(self) -> int:
-    """Number of tile configurations."""
     return len(self.config_feat)
 
   @property
@@ -142,7 +141,6 @@ class Kernel(Problem):
 
   @property
   def name(self) -> str:
-    """`tile_id`, as programs have a name too."""
     return self.tile_id
 
   @property
@@ -215,10 +213,10 @@ class Partition(Problems):
     return partition
 
 
-def open_files(paths: list[str], cache_dir: str | None = None) -> Partition:
+def open_files(paths: list[str], cache_dir: str = '') -> Partition:
   """The kernels in .npz files of one folder, in this order, or a UserError.
 
-  `cache_dir` is made if missing; None reads every file into memory.
+  `cache_dir` is made if missing; without one every file is read into memory.
   """
   folder = os.path.dirname(paths[0])
   loaded = map(Kernel.load, tqdm.tqdm(

@@ -39,8 +39,7 @@ class Dataset:
 
 
 def read_dataset(data_root: str, *, min_train_configs: int = -1,
-                 cache_dir: str | None = None,
-                 toy_data: bool = False) -> Dataset:
+                 cache_dir: str = '', toy_data: bool = False) -> Dataset:
   """Reads the folders train, valid and test of a data root.
 
   `min_train_configs` is `min_configs` of the train split; it is 2 in the
@@ -58,24 +57,21 @@ def read_dataset(data_root: str, *, min_train_configs: int = -1,
 
 
 def read_kernels(path: str, *, min_configs: int = MIN_CONFIGS,
-                 cache_dir: str | None = None,
+                 cache_dir: str = '',
                  limit: int | None = None) -> Partition:
   """Reads the kernels of one folder, sorted by file name, or of one file.
 
+  Those of a folder with fewer than `min_configs` configurations are left out.
+  `cache_dir` keeps a folder's arrays for the next run, which maps them into
+  memory; empty keeps nothing. `limit`: see `find_npz`.
+
   Raises UserError if there is no .npz file, none has enough configurations, or
   a file is damaged.
-
-  Args:
-    path: folder with .npz files, or one .npz file; `~` is expanded.
-    min_configs: kernels of a folder with fewer configurations are left out.
-    cache_dir: keeps the arrays of a folder here for the next run, which maps
-      them into memory instead of reading; empty or None keeps nothing.
-    limit: only this many files, before the filter; see `find_npz`.
   """
   paths = find_npz(path, limit)
   is_file = paths == [os.path.expanduser(path)]
   every = Partition.from_kernels(map(Kernel.load, paths)) if is_file else (
-      open_files(paths, os.path.expanduser(cache_dir) if cache_dir else None))
+      open_files(paths, os.path.expanduser(cache_dir)))
   warn_of_columns(every, path)
   return every if is_file else with_enough_configs(every, path, min_configs)
 

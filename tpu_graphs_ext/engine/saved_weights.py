@@ -89,8 +89,7 @@ def _of_checkpoint(model_dir: str) -> list[tuple[str, np.ndarray]]:
 def require_sound(prefix: str) -> None:
   """Raises ValueError unless TensorFlow can read a checkpoint.
 
-  Args:
-    prefix: path of `<prefix>.index` and `<prefix>.data-00000-of-00001`.
+  It is in the files `<prefix>.index` and `<prefix>.data-00000-of-00001`.
   """
   try:
     _check(prefix)

@@ -58,7 +58,6 @@ class ShippedTask(Task, Protocol):
   def write_sample(self, out: str, **flags: Any) -> Summary:
     """Writes sample data into a new folder, or finds it written.
 
-    Raises:
-      UserError: `out` holds something else or cannot be written, or a flag has
-        a wrong value.
+    Raises UserError if `out` holds something else or cannot be written, or a
+    flag has a wrong value.
     """
