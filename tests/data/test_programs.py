@@ -23,8 +23,7 @@ def test_a_program_is_what_its_file_holds(tmp_path):
   for cache_dir in ('', str(tmp_path / 'cache'), str(tmp_path / 'cache')):
     program = programs.open_program(path, cache_dir)
     for ours, field in rules.LAYOUT.arrays.items():
-      np.testing.assert_array_equal(
-          getattr(program, ours), arrays[field.name])
+      np.testing.assert_array_equal(getattr(program, ours), arrays[field.name])
     chosen = np.array([7, 0, 7])
     layouts = program.layouts(chosen)
     assert layouts.dtype == np.float32
@@ -107,8 +106,7 @@ def test_the_fastest_the_slowest_and_some_between(tmp_path):
   assert kept.rows[:2].tolist() == order[:2].tolist()
   assert kept.rows[2:4].tolist() == order[-2:].tolist()
   assert len(set(kept.rows)) == 7
-  np.testing.assert_array_equal(
-      kept.runtime_ns, program.runtime_ns[kept.rows])
+  np.testing.assert_array_equal(kept.runtime_ns, program.runtime_ns[kept.rows])
   np.testing.assert_array_equal(
       kept.layouts(np.array([6, 1])), program.layouts(kept.rows[[6, 1]]))
   assert program.at_most(-1, None) is program

@@ -75,8 +75,7 @@ def test_a_run_file_of_the_baseline_needs_the_data(trained, copied):
   ranker = load(trained.model_dir)
   assert ranker.num_ops == trained.run_info['num_ops']
   assert len(ranker.model.trainable_variables) == 7
-  model_dir = tiny_handin.change_run(
-      copied[0], tiny_handin.as_baseline)
+  model_dir = tiny_handin.change_run(copied[0], tiny_handin.as_baseline)
   data_root = trained.run_info['settings']['data_root']
   np.testing.assert_array_equal(
       load(model_dir, data_root=data_root).scores(kernel),
@@ -98,8 +97,7 @@ def test_folders_that_are_not_a_model(trained, copied):
   with pytest.raises(UserError, match=(
       'there is no such model folder; name one that exists')):
     load(model_dir.parent / 'model_x')
-  with pytest.raises(UserError, match=(
-      r"named model_<hash>.*got 'out'")):
+  with pytest.raises(UserError, match=(r"named model_<hash>.*got 'out'")):
     load(model_dir.parent)
   run_path.write_bytes(b'not gzip')
   with pytest.raises(UserError, match='cannot be read as a run file'):

@@ -179,8 +179,7 @@ def evaluation_of(name, more=0.0):
 def cells_of(text, name):
   """Cells of the last row of this name."""
   line = [line for line in text.splitlines() if line.startswith(name)][-1]
-  return [cell.strip() for cell in line[len(name):].split('  ')
-          if cell.strip()]
+  return [cell.strip() for cell in line[len(name):].split('  ') if cell.strip()]
 
 
 def test_intervals_by_kind_and_beside_other_choices():

@@ -158,8 +158,7 @@ def test_without_any_model(capsys):
       capsys.readouterr().err)
 
 
-def test_paths_of_pathlib_name_what_their_texts_name(
-    saved_model_dir, tmp_path):
+def test_paths_of_pathlib_name_what_their_texts_name(saved_model_dir, tmp_path):
   data, out = tmp_path / 'data' / 'test', tmp_path / 'a.csv'
   for kernel in saved_run.KERNELS:
     kernel.save(str(data))

@@ -47,8 +47,7 @@ def test_long_runs_do_not_grow(tmp_path):
           on_epoch_end=lambda *_: steps['train'].append(used())),))
   loading = LoadSettings(data_root=str(data), cache_dir='')
   for _ in range(CALLS):
-    api.evaluate(result.model_dir, str(data / 'test_labelled'),
-                 loading=loading)
+    api.evaluate(result.model_dir, str(data / 'test_labelled'), loading=loading)
     steps['evaluate'].append(used())
   for _ in range(CALLS):
     api.predict(result.model_dir, loading=loading,

@@ -49,8 +49,7 @@ def loading(folder, models_py='') -> LoadSettings:
 
 
 def opa(folder, model_dir, models_py='') -> float:
-  return api.evaluate(
-      model_dir, loading=loading(folder, models_py)).mean['opa']
+  return api.evaluate(model_dir, loading=loading(folder, models_py)).mean['opa']
 
 
 def test_a_run_keeps_its_code_and_sums(folder, trained):

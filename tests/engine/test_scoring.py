@@ -121,7 +121,6 @@ def test_order_of_duplicates():
     assert scores.of_tiles.tolist() == plain.tolist()
     # b 1, a 2, c 3; then b's copy and those of a, as in the file.
     assert scores.order.tolist() == [1, 0, 3, 4, 2, 5]
-    assert dataclasses.replace(
-        scores, keep_repeats=True).order.tolist() == kept
+    assert dataclasses.replace(scores, keep_repeats=True).order.tolist() == kept
   alike = scoring.Scores(np.float32([5, 5, 5]), np.zeros(3, np.int64))
   assert not alike.repeats.any() and alike.order.tolist() == [0, 1, 2]

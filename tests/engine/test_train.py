@@ -61,8 +61,7 @@ def test_run_file_has_the_baseline_keys_and_ours(trained):
   assert run['seed'] == 1
   assert run['train_curve']['epoch'] == list(range(12))
   assert all(len(values) == 12 for values in run['train_curve'].values())
-  assert run['seconds'].keys() == {
-      'read', 'train', 'validate', 'test', 'total'}
+  assert run['seconds'].keys() == {'read', 'train', 'validate', 'test', 'total'}
   name = TILE.train_hash(run['args'])
   # Nothing else is left.
   assert sorted(os.listdir(os.path.dirname(trained.model_dir))) == sorted([
@@ -121,8 +120,7 @@ def test_best_epoch_is_saved_and_early_stop_counts_from_it(scripted):
   assert list((folder / 'board' / 'validation').glob('events*'))
 
 
-def test_predictions_in_training_keep_duplicates_as_the_baseline_does(
-    scripted):
+def test_predictions_in_training_keep_duplicates_as_the_baseline_does(scripted):
   result, _, folder = scripted
   test = read.read_kernels(str(folder / 'data' / 'test'))
   ranker = load(result.model_dir)

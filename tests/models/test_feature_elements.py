@@ -51,8 +51,7 @@ def test_elements_are_of_logical_dimensions():
       [(24, 16), (6, 64), (24, 1)]))
   np.testing.assert_array_equal(counts['steps'], [4, 4, 64])
   # 16 whole columns are one piece; parts of columns are a piece each.
-  np.testing.assert_array_equal(
-      counts['pieces'], [2 * 4, 2 * 4 * 64, 2 * 64])
+  np.testing.assert_array_equal(counts['pieces'], [2 * 4, 2 * 4 * 64, 2 * 64])
 
 
 # The root of the sums of each row.

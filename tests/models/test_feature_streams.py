@@ -10,8 +10,7 @@ READ = 'parameter'
 
 
 def counts_of(*args, **kwargs):
-  return feature_tiles.counts_of(
-      kernel_of(*args, **kwargs), 'layout tiles')
+  return feature_tiles.counts_of(kernel_of(*args, **kwargs), 'layout tiles')
 
 
 @pytest.mark.parametrize('rows, held', [

@@ -170,8 +170,7 @@ def scoring(name):
 
 
 # Of the module, so that the tests of a model follow each other and share it.
-every_model = functools.partial(
-    pytest.mark.parametrize, 'name', scope='module')
+every_model = functools.partial(pytest.mark.parametrize, 'name', scope='module')
 
 
 @every_model(CASES)
@@ -262,8 +261,7 @@ def test_trained_saved_and_copied_by_position(
 @pytest.fixture(scope='module')
 def sample_root(tmp_path_factory):
   out = str(tmp_path_factory.mktemp('sample') / 'data')
-  write.write_sample_data(
-      write.SampleDataSettings(out=out, kernels=120))
+  write.write_sample_data(write.SampleDataSettings(out=out, kernels=120))
   return out
 
 

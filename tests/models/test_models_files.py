@@ -28,8 +28,7 @@ both = pytest.mark.parametrize('task', FILES)
 
 @both
 def test_the_package_reaches_the_one_copy(task):
-  assert (PROJECT / FILES[task]).samefile(
-      load_models.models_path(FILES[task]))
+  assert (PROJECT / FILES[task]).samefile(load_models.models_path(FILES[task]))
 
 
 @pytest.mark.skipif(sys.version_info < (3, 10),

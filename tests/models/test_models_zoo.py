@@ -49,8 +49,7 @@ def test_an_ensemble_trains_each_member_by_its_own_loss(batch, monkeypatch):
   monkeypatch.setattr(
       models.LateJoinGCN, 'scores_and_own_loss', scores_and_squares)
   step = tf.data.Dataset.from_tensors(batch)
-  ensemble = models.EnsembleRanker(
-      10, checks.NUM_OPS, averaging=0.0, **MEMBERS)
+  ensemble = models.EnsembleRanker(10, checks.NUM_OPS, averaging=0.0, **MEMBERS)
   ensemble(batch[0])
   for member in ensemble._members:  # So that their regularisation counts.
     embeddings = member._op_embedding.embedding_layer.embeddings

@@ -63,8 +63,7 @@ def test_a_score_depends_on_its_own_program_and_configuration(made, name):
   order = np.array([6, 2, 0, 1, 5, 4, 3])
   turned = [{**program, 'node_config_feat': program['node_config_feat'][order]}
             for program in PROGRAMS[::-1]]
-  np.testing.assert_allclose(
-      model(graph(turned)), scores[::-1, order], **CLOSE)
+  np.testing.assert_allclose(model(graph(turned)), scores[::-1, order], **CLOSE)
   alone = [{**PROGRAMS[1],
             'node_config_feat': PROGRAMS[1]['node_config_feat'][2:3]}]
   alone[0]['config_runtime'] = PROGRAMS[1]['config_runtime'][2:3]
@@ -180,5 +179,4 @@ def test_mylayoutsage_learns_without_prices_and_ranks_with_them(made):
   learned = model(graph(), training=True).numpy()
   assert (scores >= learned).all() and np.ptp(scores - learned, -1).all()
   plain = make('MyLayoutSAGE', feature_stats=None)
-  np.testing.assert_array_equal(
-      plain(graph()), plain(graph(), training=True))
+  np.testing.assert_array_equal(plain(graph()), plain(graph(), training=True))

@@ -102,8 +102,7 @@ def test_chunks_of_configurations_change_nothing(
 
 def test_evaluations_of_two_models_and_their_difference(
     trained, ranker, data_root, loading, tmp_path):
-  straight, again = api.evaluate_all(
-      2 * [trained.model_dir], loading=loading)
+  straight, again = api.evaluate_all(2 * [trained.model_dir], loading=loading)
   assert straight.to_json() == again.to_json()
   reverse = types.SimpleNamespace(
       forward=lambda *inputs: -ranker.model.forward(*inputs))
@@ -134,8 +133,7 @@ def test_resuming_changes_nothing(trained, data_root, tmp_path, monkeypatch):
   with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
     patched.setattr(callbacks.StopOnNaN, 'on_train_batch_end', interrupt)
     tiny_layout_models.trained(data_root, tmp_path, epochs=3)
-  again = tiny_layout_models.trained(
-      data_root, tmp_path, epochs=3, resume=True)
+  again = tiny_layout_models.trained(data_root, tmp_path, epochs=3, resume=True)
   for key in ('train_curve', 'final_error', 'final_kendall', 'final_opa'):
     assert again.run_info[key] == trained.run_info[key], key
   with open(again.csv_path) as new, open(trained.csv_path) as old:
@@ -165,8 +163,7 @@ def test_settings_and_data_that_cannot_be_used(data_root, tmp_path):
 
 def test_models_of_the_other_task_are_refused(
     trained, saved_model_dir, loading, capsys, tmp_path):
-  info = {**trained.run_info, 'args': {
-      **trained.run_info['args'], 'source': 1}}
+  info = {**trained.run_info, 'args': {**trained.run_info['args'], 'source': 1}}
   with pytest.raises(UserError, match='its source must be text'):
     artifacts.check_run(
         artifacts.save_run_file(info, str(tmp_path), LAYOUT), info, LAYOUT)

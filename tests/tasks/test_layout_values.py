@@ -104,8 +104,7 @@ def test_the_last_request_decides_the_layout_of_connected_tensors():
   sizes = [image, image, filter_, image, image, filter_, [8, 8, 8, 64],
            [3, 3, 32, 64]]
   # Tensors 3 * row + {output, input, kernel}; 7 is what the last one reads.
-  assert deciders(opcodes, sizes).tolist() == [
-      [7, 7, 2], [7, 7, 5], [6, 7, 8]]
+  assert deciders(opcodes, sizes).tolist() == [[7, 7, 2], [7, 7, 5], [6, 7, 8]]
   wider = [*sizes[:4], [8, 16, 16, 48], [3, 3, 32, 48], *sizes[6:]]
   assert deciders(opcodes, wider).tolist() == [[4, 4, 2], [7, 4, 5], [6, 7, 8]]
   # Of a concatenate other features pass; a slice hands nothing on.

@@ -85,8 +85,7 @@ def check_file(path: str, of_task: rules.TaskRules = rules.TILE,
           problem.hexdigest())
 
 
-def check_data(root: str,
-               of_task: rules.TaskRules = rules.TILE) -> Report:
+def check_data(root: str, of_task: rules.TaskRules = rules.TILE) -> Report:
   """Checks train, valid and test of a folder, or its .npz files.
 
   Labels may be withheld in the test split, and in a folder that is no split.

@@ -95,8 +95,7 @@ class Problems(list):
 
   def with_opcodes_below(self, number: int):
     """The same problems, but other opcodes are 0, the unknown one."""
-    return type(self)(
-        problem.with_opcodes_below(number) for problem in self)
+    return type(self)(problem.with_opcodes_below(number) for problem in self)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -241,8 +240,7 @@ def _of_entry(entry: cache.Entry, tile_ids: list[str]) -> Partition:
         or array.ndim != len(field.axes)):
       raise ValueError(f'{name} has the shape {array.shape}')
     stops = end.tolist()
-    parts[name] = [array[start:stop]
-                   for start, stop in zip([0, *stops], stops)]
+    parts[name] = [array[start:stop] for start, stop in zip([0, *stops], stops)]
   return Partition(
       Kernel(tile_id, **dict(zip(parts, rows)))
       for tile_id, rows in zip(tile_ids, zip(*parts.values())))

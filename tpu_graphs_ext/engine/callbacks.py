@@ -85,8 +85,7 @@ class EarlyStopping(tf.keras.callbacks.Callback):
       self._progress.best_epoch = epoch
       for best, variable in zip(self.variables, self._of):
         best.assign(variable)
-    if self._patience and (
-        epoch - self._progress.best_epoch >= self._patience):
+    if self._patience and (epoch - self._progress.best_epoch >= self._patience):
       self.model.stop_training = True
 
   def restore(self) -> None:
@@ -119,8 +118,7 @@ class Record(tf.keras.callbacks.Callback):
     self._bar.close()
     progress = self._progress
     # For TensorBoard, which comes later in the list and writes all logs.
-    logs['kernels_per_second'] = self.kernels / max(
-        self._train_seconds, 1e-9)
+    logs['kernels_per_second'] = self.kernels / max(self._train_seconds, 1e-9)
     progress.train_curve['epoch'].append(epoch)
     for key, log_key in _CURVE.items():
       progress.train_curve[key].append(float(logs[log_key]))

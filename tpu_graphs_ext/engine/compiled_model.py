@@ -68,8 +68,7 @@ class ListMLE(tfr.keras.losses.ListMLELoss):
   def __call__(self, y_true, y_pred, sample_weight=None):
     # Only the order of the labels counts; places have no equals.
     places = tf.argsort(tf.argsort(y_true))
-    return super().__call__(
-        tf.cast(places, tf.float32), y_pred, sample_weight)
+    return super().__call__(tf.cast(places, tf.float32), y_pred, sample_weight)
 
 
 def _loss(name: str) -> tf.keras.losses.Loss:

@@ -28,8 +28,7 @@ def slowdown_of(runtime: np.ndarray, chosen: np.ndarray) -> float:
   return float((runtime[chosen].min() - best) / best)
 
 
-def random_slowdown(runtime: np.ndarray, repeats: np.ndarray,
-                    k: int) -> float:
+def random_slowdown(runtime: np.ndarray, repeats: np.ndarray, k: int) -> float:
   """Expected `slowdown_of` k configurations drawn without replacement.
 
   Duplicates of a tile are drawn after all tiles, as a model's choices are:
@@ -89,8 +88,7 @@ def pair_agreement(runtime: np.ndarray,
 
 def _tied_pairs(values: np.ndarray) -> tuple[int, np.ndarray]:
   """Number of equal pairs, and dense ranks of the values: int64 [values]."""
-  _, ranks, counts = np.unique(
-      values, return_inverse=True, return_counts=True)
+  _, ranks, counts = np.unique(values, return_inverse=True, return_counts=True)
   return int((counts * (counts - 1) // 2).sum()), ranks.astype(np.int64)
 
 

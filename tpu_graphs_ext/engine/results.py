@@ -212,8 +212,7 @@ class Results:
              *heads(measures, first.ks))]
     rows += [(name, *cells(result.mean, measures, first.ks, intervals=True))
              for name, result in named]
-    rows += [(name, *first._cells_of(column))
-             for name, column in cls.OTHERS]
+    rows += [(name, *first._cells_of(column)) for name, column in cls.OTHERS]
     rows += [
         (f'{a} - {b}', *(
             cell(measure, *result.mean.minus(column, other.mean))

@@ -57,8 +57,7 @@ class ResumeFolder:
     key = json.dumps(
         [_fixed(settings), self.origin.key], sort_keys=True).encode()
     out_dir = os.path.expanduser(settings.out_dir)
-    self.path = os.path.join(
-        out_dir, 'resume_' + hashlib.md5(key).hexdigest())
+    self.path = os.path.join(out_dir, 'resume_' + hashlib.md5(key).hexdigest())
     self._start = os.path.join(self.path, _STARTED)
     self.is_over, self._resumes = False, settings.resume
     started = self._read_start() if self._resumes else None

@@ -159,8 +159,7 @@ def _entries(content: bytes, start: int,
     raise ValueError('its index has a block whose entries overlap')
 
 
-def _varints(content: bytes, place: int,
-             number: int) -> tuple[list[int], int]:
+def _varints(content: bytes, place: int, number: int) -> tuple[list[int], int]:
   """Numbers of seven bits a byte, lowest first, and where they end."""
   values = []
   while len(values) < number:

@@ -62,8 +62,7 @@ def _rule(value: Any, choices: Optional[tuple[str, ...]] = None,
     return '' if value in choices else ' or '.join(filter(None, choices))
   if positive:
     return '' if 0 < value < math.inf else 'a positive number'
-  if least == -math.inf or least <= value <= most or (
-      or_all and value == -1):
+  if least == -math.inf or least <= value <= most or (or_all and value == -1):
     return ''
   return ('-1 (all) or ' if or_all else '') + (
       f'at least {least}' if most == math.inf else f'{least} to {most}')
@@ -128,8 +127,7 @@ class Training(Checked):
       '~/data/tpugraphs', 'folder with the splits train, valid and test')
   cache_dir: str = setting(
       '', 'folder for memory-mapped copies of the splits; empty: none')
-  toy_data: bool = setting(
-      False, 'read only the first 100 files of each split')
+  toy_data: bool = setting(False, 'read only the first 100 files of each split')
   model_kwargs_json: str = setting(
       '{}', 'constructor arguments of the model, as a JSON object')
   test_mode: str = setting(

@@ -159,5 +159,4 @@ class Task(Protocol):
     """The hash that names a run: MD5 of its arguments as sorted JSON."""
     hashed = {key: value for key, value in args.items()
               if key not in self.unhashed}
-    return hashlib.md5(
-        json.dumps(hashed, sort_keys=True).encode()).hexdigest()
+    return hashlib.md5(json.dumps(hashed, sort_keys=True).encode()).hexdigest()

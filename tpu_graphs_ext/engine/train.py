@@ -109,8 +109,7 @@ def train(settings: Training, further: callbacks.Further = ()) -> TrainResult:
           model, splits.stats, splits.num_ops, task, folder.model_dir,
           keep_repeats=True, args=folder.args))
       run_info['seconds']['total'] = time.monotonic() - started
-      run_path = artifacts.save_run_file(
-          run_info, settings.out_dir, task)
+      run_path = artifacts.save_run_file(run_info, settings.out_dir, task)
       folder.is_over = True
   return TrainResult(folder.model_dir, run_path, csv_path, run_info)
 

@@ -213,8 +213,7 @@ class LayoutTask(shipped.ShippedTask):
     Their node set `nconfig` is float32 [configurable, configs, columns].
     """
     from tpu_graphs_ext.tasks import layout_batches
-    for configs in layout_batches.blocks(
-        problem, layout_batches.SCORED_FLOATS):
+    for configs in layout_batches.blocks(problem, layout_batches.SCORED_FLOATS):
       yield layout_batches.program_graph(problem, configs, stats)
 
   def config_rows(self, problem: Program,

@@ -101,8 +101,7 @@ def drawn(rng: np.random.Generator, program: Program,
   return program.fastest_first[best[np.argsort(-keys[best])]]
 
 
-def segment(rng: np.random.Generator, num_nodes: int,
-            keep_nodes: int) -> slice:
+def segment(rng: np.random.Generator, num_nodes: int, keep_nodes: int) -> slice:
   """One of the segments of a program, drawn uniformly."""
   if keep_nodes < 0:
     return slice(0, num_nodes)

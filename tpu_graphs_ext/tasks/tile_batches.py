@@ -37,8 +37,7 @@ def kernel_graph(kernel: Kernel, stats: FeatureStats) -> tfgnn.GraphTensor:
   return batch_graph([kernel], [np.arange(kernel.num_configs)], stats)
 
 
-def kernel_graphs(partition: Partition,
-                  stats: FeatureStats) -> tf.data.Dataset:
+def kernel_graphs(partition: Partition, stats: FeatureStats) -> tf.data.Dataset:
   """`kernel_graph` of every kernel in order, made ahead of use."""
   def one_by_one(kernels: Partition) -> Iterator[Arrays]:
     for kernel in kernels:
