@@ -7,6 +7,7 @@ import struct
 import numpy as np
 import pytest
 import tensorflow as tf
+from google.protobuf.internal import encoder
 from tensorflow.core.protobuf import tensor_bundle_pb2
 
 from support import damage
@@ -92,11 +93,7 @@ def test_damaged_folders(saved, tmp_path, rounds):
 
 
 def varints(*values):
-  """Seven bits a byte, the lowest first; all but the last byte above 127."""
-  return b''.join(bytes([value >> shift & 127 | 128 for shift in range(
-      0, 7 * (max(1, -(-value.bit_length() // 7)) - 1), 7)] + [
-          value >> 7 * max(0, -(-value.bit_length() // 7) - 1)])
-                  for value in values)
+  return b''.join(map(encoder._VarintBytes, values))
 
 
 def block(entries, moved=0):

@@ -117,8 +117,6 @@ class Record(tf.keras.callbacks.Callback):
   def on_epoch_end(self, epoch, logs=None):
     self._bar.close()
     progress = self._progress
-    # For TensorBoard, which comes later in the list and writes all logs.
-    logs['kernels_per_second'] = self.kernels / max(self._train_seconds, 1e-9)
     progress.train_curve['epoch'].append(epoch)
     for key, log_key in _CURVE.items():
       progress.train_curve[key].append(float(logs[log_key]))
@@ -129,7 +127,7 @@ class Record(tf.keras.callbacks.Callback):
               'kernels/s', epoch + 1, logs['loss'], logs['val_loss'],
               logs['val_opa_metric'],
               ' (best so far)' if progress.best_epoch == epoch else '',
-              logs['kernels_per_second'])
+              self.kernels / max(self._train_seconds, 1e-9))
 
 
 class Checkpoints(tf.keras.callbacks.Callback):

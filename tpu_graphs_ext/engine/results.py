@@ -114,17 +114,12 @@ class Results:
              ks: Sequence[int]) -> dict[str, Any]:
     """Measures of one labelled problem with a model's scores, by column.
 
-    A task may have other columns.
-
-    Returns:
-      kendall: Kendall's tau-b of the runtimes and the places in the model's
-        order of all configurations, as in the organisers' `layout_evaluate.py`.
-        An order has no ties; equal runtimes are corrected for. NaN where all
-        are.
+    Returns, if a task has no others:
+      kendall: tau-b of the runtimes and the places in the model's order, which
+        has no ties, as in the organisers' `layout_evaluate.py`.
       opa: share of the pairs of different runtime that the scores order alike;
-        NaN where all runtimes are equal.
-      slowdown_<k>: how much slower the fastest of the first k configurations is
-        than the fastest of all.
+        NaN, as is tau, where all runtimes are equal.
+      slowdown_<k>: `metrics.slowdown_of` the first k configurations.
       random_<k>: the expected slowdown of k drawn at random.
     """
     runtime, order = problem.runtime_rel, scores.order

@@ -79,10 +79,10 @@ def training_dataset(
     label = tf.cast(arrays['g/runtimes'], tf.float32) / LABEL_UNIT_NS
     return graph_tensor(arrays), label
 
-  signature = tile_batches.array_signature(batch_arrays(
-      programs[:1], [np.arange(num_configs)], [slice(0, 1)], stats))
+  example = batch_arrays(
+      programs[:1], [np.arange(num_configs)], [slice(0, 1)], stats)
   return tile_batches.drawn_batches(
-      programs, batch_of, signature, with_label, np.arange(len(programs)),
+      programs, batch_of, example, with_label, np.arange(len(programs)),
       math.ceil(len(programs) / batch_size), batch_size, anew, seed,
       first_epoch)
 

@@ -30,6 +30,8 @@ Arrays = dict[str, np.ndarray]
 # Edge set -> the node sets of its source and target.
 _EDGE_SETS = {'feed': ('op', 'op'), 'g_op': ('g', 'op'),
               'g_config': ('g', 'config')}
+# Arrays with an entry a kernel.
+_FIXED = 'op/sizes', 'feed/sizes', 'config/sizes', 'g/tile_id'
 
 
 def kernel_graph(kernel: Kernel, stats: FeatureStats) -> tfgnn.GraphTensor:
@@ -43,8 +45,8 @@ def kernel_graphs(partition: Partition, stats: FeatureStats) -> tf.data.Dataset:
     for kernel in kernels:
       yield batch_arrays([kernel], [np.arange(kernel.num_configs)], stats)
 
-  return generated(partition, one_by_one, _signature(partition, 1, stats),
-                   len(partition), graph_tensor)
+  return generated(partition, one_by_one, _example(partition, 1, stats),
+                   len(partition), graph_tensor, _FIXED)
 
 
 def batch_graph(kernels: Sequence[Kernel], configs: Sequence[np.ndarray],
@@ -79,21 +81,22 @@ def training_dataset(
   usable = np.flatnonzero(
       partition.num_configs >= (least_configs or num_configs))
   return drawn_batches(
-      partition, batch_of, _signature(partition, batch_size, stats), with_label,
-      usable, len(usable) // batch_size, batch_size, anew, seed, first_epoch)
+      partition, batch_of, _example(partition, batch_size, stats), with_label,
+      usable, len(usable) // batch_size, batch_size, anew, seed, first_epoch,
+      _FIXED)
 
 
 def drawn_batches(
     problems: Problems, batch_of: Callable[[Any, list], Arrays],
-    signature: dict[str, tf.TensorSpec], to_graph: Callable[..., Any],
-    usable: np.ndarray, num_batches: int, batch_size: int, anew: bool,
-    seed: int, first_epoch: int) -> tf.data.Dataset:
+    example: Arrays, to_graph: Callable[..., Any], usable: np.ndarray,
+    num_batches: int, batch_size: int, anew: bool, seed: int,
+    first_epoch: int, fixed: Sequence[str] = ()) -> tf.data.Dataset:
   """Batches of the `usable` problems, each once in a pass, which is an epoch.
 
   `seed` fixes the order of the problems in every epoch, and what `batch_of`
   draws with its generator. Without `anew` they keep their order, and each pass
   draws the same, so that epochs compare. `first_epoch` is the number of the
-  first pass, for training that resumes.
+  first pass, for training that resumes. See `generated` for the others.
   """
   epochs = itertools.count(first_epoch) if anew else itertools.repeat(0)
 
@@ -104,7 +107,8 @@ def drawn_batches(
       yield batch_of(
           rng, [problems[i] for i in order[first:first + batch_size]])
 
-  return generated(problems, one_epoch, signature, num_batches, to_graph)
+  return generated(
+      problems, one_epoch, example, num_batches, to_graph, fixed)
 
 
 def _drawn(rng: np.random.Generator, there: int, number: int) -> np.ndarray:
@@ -117,14 +121,20 @@ def _drawn(rng: np.random.Generator, there: int, number: int) -> np.ndarray:
 
 
 def generated(owner: Any, make: Callable[[Any], Iterator[Arrays]],
-              signature: dict[str, tf.TensorSpec], count: int,
-              to_graph: Callable[..., Any]) -> tf.data.Dataset:
+              example: Arrays, count: int, to_graph: Callable[..., Any],
+              fixed: Sequence[str] = ()) -> tf.data.Dataset:
   """A dataset that calls `make(owner)` in each pass, and holds `owner`.
 
   TensorFlow keeps a dataset's functions until the process ends, so they do not
-  hold the owner, its memory and open files. `make` yields arrays as in
-  `signature`, `count` times; `to_graph` makes an element of each.
+  hold the owner, its memory and open files. `make` yields arrays like
+  `example`, `count` times, whose first axis may have any length unless they are
+  `fixed`; `to_graph` makes an element of each.
   """
+  signature = {
+      name: tf.TensorSpec(
+          [len(array) if name in fixed else None, *array.shape[1:]],
+          tf.string if array.dtype == object else array.dtype)
+      for name, array in example.items()}
   known = weakref.ref(owner)
   dataset = tf.data.Dataset.from_generator(
       lambda: make(known()), output_signature=signature)
@@ -137,18 +147,6 @@ def generated(owner: Any, make: Callable[[Any], Iterator[Arrays]],
   dataset = dataset.with_options(options)
   dataset.owner = owner
   return dataset
-
-
-def array_signature(arrays: Arrays, *fixed: str) -> dict[str, tf.TensorSpec]:
-  """Shapes and dtypes of the arrays of any batch like this one.
-
-  The first axis may have any length, except in arrays that are `fixed`.
-  """
-  return {
-      name: tf.TensorSpec(
-          [len(array) if name in fixed else None, *array.shape[1:]],
-          tf.string if array.dtype == object else array.dtype)
-      for name, array in arrays.items()}
 
 
 def batch_arrays(kernels: Sequence[Kernel], configs: Sequence[np.ndarray],
@@ -198,11 +196,9 @@ def graph_arrays(problems: Sequence[Problem], stats: FeatureStats,
   }
 
 
-def _signature(partition: Partition, batch_size: int,
-               stats: FeatureStats) -> dict[str, tf.TensorSpec]:
-  return array_signature(
-      batch_arrays(batch_size * partition[:1], batch_size * [[0]], stats),
-      'op/sizes', 'feed/sizes', 'config/sizes', 'g/tile_id')
+def _example(partition: Partition, batch_size: int,
+             stats: FeatureStats) -> Arrays:
+  return batch_arrays(batch_size * partition[:1], batch_size * [[0]], stats)
 
 
 def graph_tensor(arrays: Mapping[str, tf.Tensor]) -> tfgnn.GraphTensor:
