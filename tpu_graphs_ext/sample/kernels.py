@@ -23,7 +23,7 @@ import json
 import lzma
 import os
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -39,29 +39,19 @@ FOLDER = os.path.join(os.path.dirname(__file__), 'compiled')
 FORMAT = 1
 COLUMNS = ('program', 'nodes', 'edges', 'output_rank', 'kernel_rank', 'tiles',
             'default')
-_T = TypeVar('_T')
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CompiledKernel:
-  """A kernel as the TPU's compiler made it, with the tiles that it weighed.
-
-  Attributes:
-    program: name of its program.
-    node_feat, node_opcode, edge_index: its graph, as in `Kernel`.
-    output_bounds: int64 [tiles, dims], layout tiles, most major first.
-    kernel_bounds: int64 [tiles, dims]; no dims without a product.
-    cycles: int64 [tiles], the compiler's own estimate.
-    default: number of the tile that the compiler took.
-  """
+  """A kernel as the TPU's compiler made it, with the tiles that it weighed."""
   program: str
-  node_feat: np.ndarray
+  node_feat: np.ndarray  # The graph, as in `Kernel`.
   node_opcode: np.ndarray
   edge_index: np.ndarray
-  output_bounds: np.ndarray
-  kernel_bounds: np.ndarray
-  cycles: np.ndarray
-  default: int
+  output_bounds: np.ndarray  # int64 [tiles, dims], layout tiles, major first.
+  kernel_bounds: np.ndarray  # int64 [tiles, dims]; no dims without a product.
+  cycles: np.ndarray  # int64 [tiles], the compiler's own estimate.
+  default: int  # Number of the tile that the compiler took.
 
   def graph_hash(self) -> str:
     """The graph's; no two kernels have the same."""
@@ -86,7 +76,7 @@ def load(path: str) -> list[CompiledKernel]:
 
 
 def unpacked(path: str, file_format: int,
-             read: Callable[[dict[str, np.ndarray], dict], _T]) -> _T:
+             read: Callable[[dict[str, np.ndarray], dict], Any]) -> Any:
   """Applies `read` to the arrays of a file and its JSON, `about`.
 
   Raises UserError if the file is missing, damaged, or of another format.

@@ -33,24 +33,15 @@ FORMAT = 2
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Program:
-  """A program before layouts are assigned, and what the compiler judged.
-
-  Attributes:
-    name: of the program.
-    split: train, valid or test.
-    module: a serialized `HloModuleProto`.
-    nodes: int64 [nodes], numbers of those with layouts to choose.
-    groups: int64 [nodes], their groups.
-    options: float32 [options, 18] for each of them, the layouts to choose from.
-    searches: search -> (options int [configs, groups], cycles int64
-      [configs]), the compiler's own layouts first.
-  """
+  """A program before layouts are assigned, and what the compiler judged."""
   name: str
   split: str
-  module: bytes
-  nodes: np.ndarray
-  groups: np.ndarray
-  options: Sequence[np.ndarray]
+  module: bytes  # A serialized `HloModuleProto`.
+  nodes: np.ndarray  # int64 [nodes], numbers of those with layouts to choose.
+  groups: np.ndarray  # int64 [nodes], their groups.
+  options: Sequence[np.ndarray]  # float32 [options, 18] for each of them.
+  # Search -> (options int [configs, groups], cycles int64 [configs]), the
+  # compiler's own layouts first.
   searches: Mapping[str, tuple[np.ndarray, np.ndarray]]
 
   def graph(self, search: str):

@@ -33,7 +33,7 @@ from tpu_graphs_ext.sample.kernels import CLOCK_GHZ, SPLITS
 _WHAT = ('Sample data of tpu_graphs_ext: runtimes are estimates of '
          "Google's TPU compiler.")
 _MARKER = schema.SAMPLE_DATA_MARK
-_VERSION, _LAYOUT_VERSION = 6, 6  # A folder of another version is refused.
+_VERSION = 6  # Of both tasks; a folder of another version is refused.
 # Files of each train program of layouts, each with its share of the
 # configurations: a pass over so few programs would be two training steps.
 PARTS = 3
@@ -48,19 +48,13 @@ _COPIES = (5, 9)
 
 @dataclasses.dataclass(frozen=True)
 class SampleDataSettings:
-  """Settings of `write_sample_data`.
-
-  Attributes:
-    out: the folder; new, empty, or with exactly this data.
-    kernels: number in all splits; a seventh each for valid and test, or all
-      that they have. None: all kernels that there are.
-    seed: decides the choice of kernels and the order of tiles.
-    tpu: the machine that they were compiled for, of `kernels.CLOCK_GHZ`.
-  """
-  out: str
+  """Settings of `write_sample_data`."""
+  out: str  # The folder; new, empty, or with exactly this data.
+  # In all splits: a seventh each for valid and test, or all that they have.
+  # None: all kernels that there are.
   kernels: Optional[int] = 700
-  seed: int = 0
-  tpu: str = 'v3'
+  seed: int = 0  # Decides the choice of kernels and the order of tiles.
+  tpu: str = 'v3'  # The machine they were compiled for, of `CLOCK_GHZ`.
 
   def __post_init__(self):
     for name, holds, rule in (
@@ -75,16 +69,10 @@ class SampleDataSettings:
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-  """The result of writing sample data.
-
-  Attributes:
-    out: the folder.
-    statistics: split -> statistic -> number.
-    reused: whether the folder had exactly this data already.
-  """
-  out: str
-  statistics: dict[str, dict[str, float]]
-  reused: bool
+  """The result of writing sample data."""
+  out: str  # The folder.
+  statistics: dict[str, dict[str, float]]  # Split -> statistic -> number.
+  reused: bool  # Whether the folder had exactly this data already.
 
   def text(self) -> str:
     """A table of the statistics."""
@@ -99,14 +87,14 @@ def write_sample_data(settings: SampleDataSettings) -> Summary:
 
   Raises UserError if `out` holds something else or cannot be written.
   """
-  fingerprint = {'version': _VERSION, **dataclasses.asdict(settings)}
-  del fingerprint['out']
-  return _write(settings.out, fingerprint, _tile_problems(settings))
+  asked = dataclasses.asdict(settings)
+  return _write(asked.pop('out'), {'version': _VERSION, **asked},
+                _tile_problems(settings))
 
 
 def write_layout_data(out: str) -> Summary:
   """The same of the layout task; `layout_train.py --data_root=out` reads it."""
-  return _write(out, {'version': _LAYOUT_VERSION, 'task': 'layout'},
+  return _write(out, {'version': _VERSION, 'task': 'layout'},
                 _layout_problems())
 
 
@@ -250,20 +238,13 @@ def _chosen(kernels, most: Optional[int], seed: int) -> list:
     program = kernels[number].program
     turns.append((taken[program], len(turns), number))
     taken[program] += 1
-  numbers = sorted(number for _, _, number in sorted(turns)[:most])
-  return [kernels[number] for number in numbers]
+  return [kernels[number] for number in sorted(
+      number for _, _, number in sorted(turns)[:most])]
 
 
 def sample_kernel(compiled: kernels_lib.CompiledKernel, tile_id: str,
                   clock_ghz: float, seed) -> Kernel:
-  """The kernel with its tiles in random order, the default first.
-
-  Args:
-    compiled: the kernel.
-    tile_id: name of the result.
-    clock_ghz: cycles of a nanosecond.
-    seed: for the order.
-  """
+  """The kernel with its tiles in random order by `seed`, the default first."""
   chance = np.random.default_rng(seed)
   rows = _rows(len(compiled.cycles), compiled.default, chance)
   runtime = np.maximum(
