@@ -36,9 +36,9 @@ import numpy as np
 import pack_kernels
 
 from tpu_graphs_ext.hlo import (
+  kernel_modules,
   libtpu,
   protos,
-  single_kernel,
   tiles,
   tpu_compiler,
 )
@@ -92,7 +92,8 @@ class Passes:
     """Stage -> the module there: before and after layouts, and optimised."""
     self._stages()  # What kernels left.
     try:
-      self._tpu.compile(_without_room(module).SerializeToString())
+      self._tpu.compile(_without_room(module).SerializeToString(), 'hlo',
+                        tpu_compiler.compile_options())
       raise RuntimeError('there is room for the argument')
     except libtpu.PjrtError as error:
       if 'Ran out of memory' not in str(error):
@@ -261,7 +262,7 @@ class Cycles:
     return sum(count * times for count, times in cycles)
 
   def _of_kernel(self, kernel) -> int | None:
-    kernel = single_kernel.renumbered(kernel)
+    kernel = kernel_modules.renumbered(kernel)
     key = fingerprint(kernel)
     if key not in self.known:
       try:
@@ -284,8 +285,10 @@ def compiled(kernel, tpu: libtpu.Compiler) -> bytes:
       node.backend_config = json.dumps({
           key: value for key, value in json.loads(node.backend_config).items()
           if key not in _DECISIONS}).encode()
-  return tpu.compile(single_kernel.alone(module).SerializeToString(),
-                     options=single_kernel.options(module))[0]
+  kernel_modules.complete(module)
+  return tpu.compile(module.SerializeToString(), 'hlo',
+                     tpu_compiler.compile_options(
+                         shape=module.host_program_shape))[0]
 
 
 def cycles_of(module) -> int:

@@ -79,7 +79,7 @@ def lowered(unused):
 
 def compiled(unused):
   with pytest.raises(UserError, match='the TPU compiler cannot be loaded'):
-    subprocesses.compile_program('no_library', 'v3:2x2x1', b'')
+    subprocesses.compile_program('no_library', 'v3:2x2x1', b'', 'hlo', b'')
 
 
 def other_pythons(unused):

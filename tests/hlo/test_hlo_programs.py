@@ -11,6 +11,7 @@ from tpu_graphs_ext.hlo import (
   programs,
   protos,
   subprocesses,
+  tpu_compiler,
   tuning,
 )
 
@@ -105,15 +106,13 @@ def test_devices_of_a_module():
   assert devices(lambda module, node: (
       node.source_target_pairs.add(source=1, target=2),
       setattr(node, 'channel_id', 1))) == (1, 3)
-  # JAX's number, added to the end of its bytes.
-  content = elementwise([64, 256]).SerializeToString() + libtpu.field(
-      15, libtpu.device_assignment(2, 4))
-  program = programs.of_module(protos.as_module(content))
-  assert (program.replicas, program.partitions) == (2, 4)
-  assigned = protos.as_module(content).device_assignment
+  options = protos.CompileOptions.FromString(
+      tpu_compiler.compile_options(2, 4)).executable_build_options
   assert [list(each.replica_device_ids)
-          for each in assigned.computation_devices] == [
+          for each in options.device_assignment.computation_devices] == [
               [0, 4], [1, 5], [2, 6], [3, 7]]
+  assert devices(lambda module, node: module.device_assignment.CopyFrom(
+      options.device_assignment)) == (2, 4)
 
 
 def test_optimised_programs_stay_as_they_are():

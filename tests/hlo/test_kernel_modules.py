@@ -19,7 +19,6 @@ from tpu_graphs_ext.hlo import (
   libtpu,
   programs,
   protos,
-  single_kernel,
   subprocesses,
   tpu_compiler,
 )
@@ -41,7 +40,7 @@ def tiled():
 
 
 def test_a_module_with_a_tile_of_ones_choice():
-  module = single_kernel.with_tile(tiled(), [2, 1])
+  module = kernel_modules.with_tile(tiled(), [2, 1])
   root = tpu_compiler.root_of(module)
   assert json.loads(root.backend_config) == {'window_config': {
       'output_window_bounds': ['2', '1'], 'kernel_window_bounds': [],
@@ -55,7 +54,7 @@ def test_a_module_with_a_tile_of_ones_choice():
   assert list(order.instruction_ids) == [
       node.id for node in protos.nodes(module)]
   with pytest.raises(UserError, match='elementwise: the compiler chose no til'):
-    single_kernel.with_tile(elementwise([32, 256]), [2, 1])
+    kernel_modules.with_tile(elementwise([32, 256]), [2, 1])
 
 
 def choice(place, *bounds):
@@ -78,7 +77,7 @@ def folder(tmp_path, monkeypatch):
   """What is written where the compiler changes the tile [1, 1] to [2, 2]."""
   def compile_all(library, topology, calls):
     assert topology == 'v5e:2x2x1'
-    changed = single_kernel.with_tile(tiled(), [2, 2]).SerializeToString()
+    changed = kernel_modules.with_tile(tiled(), [2, 2]).SerializeToString()
     return [(protos.HloProto(hlo_module=protos.as_module(
         changed if place == 2 else module)).SerializeToString(),
              b'code of %d' % place, '')
@@ -150,7 +149,8 @@ def test_measured_times_become_a_kernel(folder, tmp_path, capsys):
 
 def test_programs_become_kernels_with_the_compilers_tile(tmp_path):
   path = tmp_path / 'a.after_optimizations.hlo.pb'
-  path.write_bytes(tiled().SerializeToString())
+  path.write_bytes(protos.HloSnapshot(hlo=protos.HloProto(
+      hlo_module=tiled())).SerializeToString())
   written, faults = featurize.featurize(
       [str(path), 'none.pb'], str(tmp_path / 'out'))
   kernel = Kernel.load(written[0])
@@ -176,12 +176,12 @@ def test_the_compiler_keeps_a_tile(tpu):
       programs.Program(PRODUCT, 'mlir'), tpu).kernels
   default = kernel.window[:2]
   other = (default[0][0] // 2, *default[0][1:]), default[1]
-  modules = [single_kernel.with_tile(kernel.module, *bounds)
+  modules = [kernel_modules.with_tile(kernel.module, *bounds)
              for bounds in (default, other)]
   results = subprocesses.compile_all(
       libtpu.library(), libtpu.topology_of(tpu),
-      [(module.SerializeToString(), 'hlo', single_kernel.options(module), True)
-       for module in modules])
+      [(module.SerializeToString(), 'hlo', tpu_compiler.compile_options(
+          shape=module.host_program_shape), True) for module in modules])
   windows = [tpu_compiler.kernels_of(tpu_compiler.parse_optimized(
       optimized)).kernels[0].window[:2] for optimized, _, _ in results]
   assert windows == [default, other]

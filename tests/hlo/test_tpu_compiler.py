@@ -154,9 +154,10 @@ def test_a_compiler_that_refuses_ends_or_hangs(monkeypatch):
   monkeypatch.setattr(subprocesses, '_START', f'{before}{FAKE}{after}')
 
   def compiled(program):
+    monkeypatch.setattr(subprocesses, 'COMPILE_SECONDS',
+                        3 if program == b'hang' else 60)
     return subprocesses.compile_program(
-        'unused', 'unused', program, 'mlir',
-        seconds=3 if program == b'hang' else 60)
+        'unused', 'unused', program, 'mlir', b'')
 
   assert compiled(b'a' * 200_000) == b'mlir' + b'a' * 200_000
   for program, message in (
@@ -169,7 +170,7 @@ def test_a_compiler_that_refuses_ends_or_hangs(monkeypatch):
 
 def test_generation_and_library_that_are_missing(monkeypatch):
   with pytest.raises(UserError, match=r'cannot be loaded .*\[tpu\]'):
-    subprocesses.compile_program(os.__file__, 'v3:2x2x1', b'')
+    subprocesses.compile_program(os.__file__, 'v3:2x2x1', b'', 'hlo', b'')
   with pytest.raises(UserError, match=r'v5x.* v2, v3, v4, v5e, v5p'):
     libtpu.topology_of('v5x')
   monkeypatch.delenv(libtpu.LIBRARY_VARIABLE, raising=False)

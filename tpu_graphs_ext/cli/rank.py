@@ -131,8 +131,7 @@ def _all_tiles(args: Namespace) -> int:
   _require_model(args.dir)
   opened = kernel_sources.open_all(
       args.files, args.shapes, args.tpu, args.jax_python)
-  failed = [source for source in opened
-            if isinstance(source, kernel_sources.Source) and source.faults]
+  failed = [source for source in opened if source.faults]
   if len(failed) == len(opened):  # Nothing to load TensorFlow for.
     if args.json:
       print(json.dumps([{'source': source.name, 'notes': [], 'kernels': [],

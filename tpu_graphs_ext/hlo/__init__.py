@@ -9,7 +9,6 @@ tpu_compiler    HLO -> kernels and their tiles, by Google's TPU compiler
 costs           what a kernel computes and moves
 loops           how often the computations of a program run
 libtpu          that compiler: the TPUs it knows, where it is, its C API
-single_kernel   a kernel alone as a program, with a tile of one's choice
 subprocesses    lowers functions and runs libtpu in processes of their own
 features        HLO -> node features, opcodes, edges
 tuning          a tuning file -> kernels and layout graphs -> .npz files

@@ -33,9 +33,9 @@ class Cost(NamedTuple):
 
 def cost_of(kernel: protos.HloModuleProto) -> Cost:
   """The cost of a kernel, as `tpu_compiler.kernels_of` splits it off."""
-  computations = {c.id: c for c in kernel.computations}
+  computations = protos.by_id(kernel.computations)
   entry = computations[kernel.entry_computation_id]
-  nodes = {node.id: node for node in entry.instructions}
+  nodes = protos.by_id(entry.instructions)
   root = nodes[entry.root_id]
   moved, in_hbm, on_chip = 0, 0, _scoped_bytes(root)
   tensors = [(nodes[operand].shape, _bytes_read(place, root, computations))
@@ -101,7 +101,7 @@ def _bytes_written(node, computations: dict):
   called = node.called_computation_ids
   if node.opcode != 'fusion' or not called:
     return None
-  body = {each.id: each for each in computations[called[0]].instructions}
+  body = protos.by_id(computations[called[0]].instructions)
 
   def written(each):
     while each.opcode == 'bitcast':
@@ -122,7 +122,7 @@ def _flops(computation, computations: dict, known: dict) -> int:
   """Of a computation with what its fusions call, each counted once."""
   if computation.id not in known:
     known[computation.id] = 0  # Ends a cycle.
-    nodes = {node.id: node for node in computation.instructions}
+    nodes = protos.by_id(computation.instructions)
     known[computation.id] = sum(
         _flops_of(node, nodes, computations, known) for node in nodes.values())
   return known[computation.id]

@@ -53,7 +53,8 @@ def _kernels(path: str, tpu: str, jax_python: str, shapes: str,
       os.path.isfile(files.full_path(path))) else b''
   if content.startswith(_COLUMNS):
     return measured_kernels(path)
-  if content and not _is_program(content):
+  if tuning.has_runs(content) or (protos.module_in(content) is None
+                                  and tuning.parse_tuning_data('', content)):
     return tuning.read_results(path)
   source = kernel_sources.read_source(path, shapes, tpu, jax_python)
   faults += source.faults
@@ -61,13 +62,6 @@ def _kernels(path: str, tpu: str, jax_python: str, shapes: str,
   return [dataclasses.replace(
       _with_tile(kernel), tile_id=f'{prefix}_{number:03}_{kernel.name}')
           for number, kernel in enumerate(source.kernels) if kernel.kernel]
-
-
-def _is_program(content: bytes) -> bool:
-  data = tuning.parse_tuning_data('', content)
-  return not tuning.has_runs(content) and (data is None or any(
-      protos.has_opcodes(message and message.hlo_module) for message in (
-          protos.parse(protos.HloProto, content),)))
 
 
 def _with_tile(source: kernel_sources.SourceKernel) -> Kernel:

@@ -3,6 +3,10 @@
 For each kernel the default tile and the model's first ones, in two forms:
 NAME.pb, an optimised HLO module of the kernel alone, and NAME.tpu, what libtpu
 compiled it to, which run_scripts/time_modules.py runs. modules.json lists them.
+
+The compiler assigns layouts and fuses anew unless a module has a schedule, the
+mark of one that has been through all that. With one it only chooses the
+kernel's tile.
 """
 
 from __future__ import annotations
@@ -20,7 +24,6 @@ from tpu_graphs_ext.hlo import (
   libtpu,
   lowering,
   protos,
-  single_kernel,
   subprocesses,
   tpu_compiler,
 )
@@ -50,7 +53,8 @@ def write(folder: str, sources: Sequence[kernel_sources.Source],
                     'and others to choose from; give a program, not an .npz')
   compiled = subprocesses.compile_all(
       libtpu.library(), libtpu.topology_of(tpu),
-      [(module.SerializeToString(), 'hlo', single_kernel.options(module), True)
+      [(module.SerializeToString(), 'hlo', tpu_compiler.compile_options(
+          shape=module.host_program_shape), True)
        for module in modules])
   kept, faults, contents = [], [], {}
   for row, module, (optimized, executable, reason) in zip(
@@ -84,7 +88,7 @@ def _tiles(source: kernel_sources.SourceKernel, kernel: Any):
     tiles.setdefault(
         (choice.tile.output_bounds, choice.tile.kernel_bounds), choice.place)
   for bounds, place in tiles.items():
-    module = single_kernel.with_tile(source.compiled.module, *bounds)
+    module = with_tile(source.compiled.module, *bounds)
     shape = module.host_program_shape
     name = re.sub(r'[^\w.-]', '_', kernel.name)[:80]
     yield {
@@ -112,3 +116,82 @@ def _changed(row: dict[str, Any], optimized: bytes) -> str:
   if len(windows) == 1 and windows[0] and windows[0][:2] == wanted:
     return ''
   return f'the compiler made {[each and each[:2] for each in windows]} of it'
+
+
+# --- One kernel ---------------------------------------------------------------
+
+
+def with_tile(kernel, output_bounds: Sequence[int],
+              kernel_bounds: Sequence[int] = ()) -> protos.HloModuleProto:
+  """The kernel alone as an optimised module, its tile set to these bounds.
+
+  All tensors are in main memory. The compiler keeps the tile, and estimates
+  nothing. Bounds are those of `tpu_compiler.Window`.
+
+  Raises UserError if the compiler gave the kernel no tile to change.
+  """
+  module = renumbered(kernel)
+  root = tpu_compiler.root_of(module)
+  if tpu_compiler.window_of(root) is None:
+    raise UserError(f'{kernel.name}: the compiler chose no tile for it, so '
+                    'none can be set')
+  config = json.loads(root.backend_config)
+  window = config['window_config']
+  for name in ('estimated_cycles', 'iteration_bounds', 'input_window_bounds'):
+    window.pop(name, None)
+  window['output_window_bounds'] = list(map(str, output_bounds))
+  window['kernel_window_bounds'] = list(map(str, kernel_bounds))
+  for name in ('used_scoped_memory_configs', 'retry_config'):
+    config.pop(name, None)
+  root.backend_config = json.dumps(config).encode()
+  complete(module)
+  return module
+
+
+def complete(module) -> None:
+  """Makes a kernel's module a program with a schedule, all in main memory."""
+  for node in protos.nodes(module):
+    for shape in (node.shape, *node.shape.tuple_shapes):
+      if shape.HasField('layout'):
+        shape.layout.memory_space = 0
+  fused = {called for node in protos.nodes(module) if node.opcode == 'fusion'
+           for called in node.called_computation_ids}
+  for computation in module.computations:
+    _set_signature(computation)
+    if computation.id not in fused:
+      module.schedule.sequences[computation.id].instruction_ids[:] = [
+          node.id for node in computation.instructions]
+    if computation.id == module.entry_computation_id:
+      module.host_program_shape.CopyFrom(computation.program_shape)
+
+
+def renumbered(kernel):
+  """The kernel with ids from 1 on, for XLA asks for unique ones."""
+  module, ids = protos.HloModuleProto(), {}
+  module.CopyFrom(kernel)
+  for computation in module.computations:
+    for node in computation.instructions:
+      ids[node.id] = node.id = len(ids) + 1
+    ids['c', computation.id] = computation.id = len(ids) + 1
+  for computation in module.computations:
+    computation.root_id = ids[computation.root_id]
+    for node in computation.instructions:
+      node.operand_ids[:] = [ids[i] for i in node.operand_ids]
+      node.called_computation_ids[:] = [
+          ids['c', i] for i in node.called_computation_ids]
+      node.ClearField('control_predecessor_ids')  # The order among kernels.
+  module.entry_computation_id = ids['c', module.entry_computation_id]
+  return module
+
+
+def _set_signature(computation) -> None:
+  """Its `program_shape`, by its parameters and its root."""
+  shape = computation.program_shape
+  shape.Clear()
+  for node in sorted(
+      (n for n in computation.instructions if n.opcode == 'parameter'),
+      key=lambda node: node.parameter_number):
+    shape.parameters.add().CopyFrom(node.shape)
+    shape.parameter_names.append(node.name)
+  shape.result.CopyFrom(
+      protos.by_id(computation.instructions)[computation.root_id].shape)

@@ -17,7 +17,7 @@ import dataclasses
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Callable, NamedTuple, Optional, Union
+from typing import Any, Callable, Optional
 
 import numpy as np
 
@@ -70,13 +70,7 @@ class Source:
   notes: list[str]  # How they were made and what was left out.
   faults: list[str]  # A message for each kernel that cannot be ranked.
   tpu: str = ''  # The generation to rank its tiles for; '': the model's.
-
-
-class Opened(NamedTuple):
-  """A program that was read or lowered, to be compiled or split."""
-  name: str
-  program: programs.Program
-  tpu: str
+  program: Optional[programs.Program] = None  # From which `compiled` has them.
 
 
 def read_source(source: Any, shapes: Any = '', tpu: str = schema.DEFAULT_TPU,
@@ -97,7 +91,7 @@ def read_source(source: Any, shapes: Any = '', tpu: str = schema.DEFAULT_TPU,
 
 
 def open_source(source: Any, shapes: Any = '', tpu: str = schema.DEFAULT_TPU,
-                jax_python: str = '') -> Union[Opened, Source]:
+                jax_python: str = '') -> Source:
   """The part of `read_source` before the compiler, which takes longest."""
   # What is wrong in the names is said before anything is lowered.
   tpu = libtpu.generation(tpu)
@@ -108,7 +102,7 @@ def open_source(source: Any, shapes: Any = '', tpu: str = schema.DEFAULT_TPU,
     name = source if isinstance(source, str) else getattr(
         source, '__name__', type(source).__name__)
     module = protos.as_module(lowered(source, shapes, jax_python))
-    return Opened(name, programs.of_module(module), tpu)
+    return Source(name, [], [], [], tpu, programs.of_module(module))
   path = os.path.expanduser(source)
   if not os.path.exists(path):
     raise UserError(f'{source}: no such file; a function is named as '
@@ -123,17 +117,16 @@ def open_source(source: Any, shapes: Any = '', tpu: str = schema.DEFAULT_TPU,
   program = programs.read(source, content, jax_python)
   if program.optimized is None:
     libtpu.library()
-  return Opened(source, program, tpu)
+  return Source(source, [], [], [], tpu, program)
 
 
-def compiled(opened: Union[Opened, Source],
-             progress: subprocesses.Progress = None) -> Source:
+def compiled(source: Source, progress: subprocesses.Progress = None) -> Source:
   """The kernels, with notes on what was left out; or a UserError."""
-  if isinstance(opened, Source):
-    return opened
-  program, notes = opened.program, []
+  program, notes = source.program, []
+  if program is None:
+    return source
   if program.optimized is None:
-    notes.append(f'compiled for a TPU {opened.tpu} by libtpu')
+    notes.append(f'compiled for a TPU {source.tpu} by libtpu')
     devices = program.replicas * program.partitions
     if devices > 1:
       notes[0] += (f', for {devices} devices ({program.partitions} partitions, '
@@ -142,15 +135,15 @@ def compiled(opened: Union[Opened, Source],
     notes.append("not known to be a TPU's: nothing in it says what compiler "
                  'optimised it')
   try:
-    result = tpu_compiler.compile_program(program, opened.tpu, progress)
+    result = tpu_compiler.compile_program(program, source.tpu, progress)
   except UserError as error:
-    raise UserError(f'{opened.name}: {error}') from error
+    raise UserError(f'{source.name}: {error}') from error
   return dataclasses.replace(
-      _from_compiled(opened.name, result, notes), tpu=opened.tpu)
+      _from_compiled(source.name, result, notes), tpu=source.tpu)
 
 
 def open_all(names: Sequence[str], shapes: str, tpu: str,
-             jax_python: str) -> list[Union[Opened, Source]]:
+             jax_python: str) -> list[Source]:
   """`open_source` for each; what is wrong becomes a fault of that source."""
   return [tried(name, open_source, name, shapes, tpu, jax_python)
           for name in names]
@@ -165,8 +158,7 @@ def tried(name: str, function: Callable, *arguments: Any) -> Any:
 
 
 @contextlib.contextmanager
-def compiling(opened: Sequence[Union[Opened, Source]],
-              progress: subprocesses.Progress = None
+def compiling(opened: Sequence[Source], progress: subprocesses.Progress = None
               ) -> Iterator[list[Future[Source]]]:
   """The sources, compiled beside what is done with them; see `compiled`.
 
@@ -192,11 +184,10 @@ def lowered(function: Any, arguments: Any, jax_python: str = '') -> bytes:
     lowering.require_names(function, arguments or '', jax_python)
     return subprocesses.lower_named(function, arguments or '', jax_python)
   if isinstance(arguments, str):
-    arguments = lowering.arguments_of_shapes(
-        function, lowering.parse_shapes(arguments)) if arguments else None
+    arguments = lowering.arguments_of_shapes(function, arguments)
   elif arguments is not None and not isinstance(arguments, (tuple, list)):
     arguments = (arguments,)
-  return lowering.lower(function, tuple(arguments or ()))
+  return lowering.lower(function, arguments or ())
 
 
 def default_of(kernel: Kernel) -> Optional[int]:

@@ -12,8 +12,7 @@ import importlib.util
 import math
 import os
 import re
-from collections.abc import Sequence
-from typing import NamedTuple, Union
+from typing import NamedTuple
 
 from tpu_graphs_ext.errors import UserError, how_to_install
 
@@ -83,48 +82,6 @@ def topology_of(tpu: str, devices: int = 1) -> str:
   return f'{machine.topology}:{"x".join(map(str, chips))}'
 
 
-def field(number: int, value: Union[int, bytes]) -> bytes:
-  """One field of a serialized message: a whole number, or bytes."""
-  def varint(rest: int) -> bytes:
-    rest, written = rest % 2**64, b''
-    while rest > 127:
-      written += bytes([rest & 127 | 128])
-      rest >>= 7
-    return written + bytes([rest])
-
-  if isinstance(value, int):
-    return varint(number << 3) + varint(value)
-  return varint(number << 3 | 2) + varint(len(value)) + value
-
-
-def device_assignment(replicas: int, partitions: int) -> bytes:
-  """A serialized DeviceAssignmentProto: the devices in order."""
-  return field(1, replicas) + field(2, partitions) + b''.join(
-      field(3, b''.join(field(1, replica * partitions + partition)
-                        for replica in range(replicas)))
-      for partition in range(partitions))
-
-
-def compile_options(replicas: int = 1, partitions: int = 1,
-                    shardy: bool = False, parameters: Sequence[bytes] = (),
-                    result: bytes = b'') -> bytes:
-  """A serialized CompileOptionsProto (xla/pjrt/proto/compile_options.proto).
-
-  Args:
-    replicas, partitions: of the program; XLA splits it for the latter.
-    shardy: whether its shardings are written in Shardy.
-    parameters, result: serialized `ShapeProto`s whose layouts to keep.
-  """
-  build = field(1, -1)  # device_ordinal.
-  if result:
-    build += field(2, result)
-  build += field(4, replicas) + field(5, partitions)
-  if replicas * partitions > 1:
-    build += field(6, partitions > 1) + field(9, device_assignment(
-        replicas, partitions)) + field(19, shardy)
-  return b''.join(field(1, shape) for shape in parameters) + field(3, build)
-
-
 def library() -> str:
   """The environment variable's libtpu.so, else the installed one's."""
   named = os.environ.get(LIBRARY_VARIABLE)
@@ -168,15 +125,14 @@ class Compiler:
     self._call('PJRT_TopologyDescription_Create', created)
     self._topology = created[-1]
 
-  def compile(self, program: bytes, program_format: str = 'hlo',
-              options: bytes = b'', to_run: bool = False
-              ) -> tuple[bytes, bytes]:
+  def compile(self, program: bytes, program_format: str, options: bytes,
+              to_run: bool = False) -> tuple[bytes, bytes]:
     """Compiles a program.
 
     Args:
       program: StableHLO, or a serialized `HloModuleProto`.
       program_format: 'mlir', or 'hlo'.
-      options: see `compile_options`; empty: for one device.
+      options: of `tpu_compiler.compile_options`.
       to_run: whether to serialize the executable.
 
     Returns (the optimised program, the executable for this version of libtpu;
@@ -188,7 +144,6 @@ class Compiler:
     """
     form = program_format.encode()
     source = _struct(*_text(program), *_text(form))
-    options = options or compile_options()
     compiled = _struct(self._topology, ctypes.addressof(source),
                        *_text(options), 0, 0)
     self._call('PJRT_Compile', compiled)

@@ -9,7 +9,6 @@ values for a tuple, or None if it is unknown.
 from __future__ import annotations
 
 import graphlib
-import json
 from typing import NamedTuple, Optional, Union
 
 from tpu_graphs_ext.errors import UserError
@@ -39,7 +38,7 @@ def runs_of(module: protos.HloModuleProto) -> tuple[dict[int, Runs], int]:
   Those of fusions, reductions and the like are not listed. Raises LookupError
   if an instruction refers to what is not there, or a computation calls itself.
   """
-  computations = {c.id: c for c in module.computations}
+  computations = protos.by_id(module.computations)
   order = _callers_first(module.entry_computation_id, computations)
   times, is_open, arguments = dict.fromkeys(order, 0), set(), {}
   times[order[0]], open_loops = 1, 0
@@ -99,7 +98,7 @@ class _Values:
                nested: int = 0):
     self.computations = computations
     self._computation = computations[number]
-    self.nodes = {node.id: node for node in self._computation.instructions}
+    self.nodes = protos.by_id(self._computation.instructions)
     self._arguments = arguments or []
     self._nested = nested
     self._known: dict[int, Value] = {}
@@ -197,8 +196,6 @@ def _call(node, values: _Values) -> tuple[Optional[int], list]:
       after if isinstance(after, list) else [])]
   steps += [None] * (len(state) - len(steps))
   trips = condition and _trips(condition.root, condition, initial, steps)
-  if trips is None:
-    trips = _noted_trips(node)
   kept = [value if step == 0 else None for value, step in zip(initial, steps)]
   return trips, [[kept]] * len(node.called_computation_ids)
 
@@ -218,8 +215,6 @@ def _trips(node, values: _Values, initial: list,
   if node.opcode in ('fusion', 'call'):
     inner = values.called(node)
     return inner and _trips(inner.root, inner, initial, steps)
-  if node.opcode == 'parameter':
-    return None
   if node.opcode == 'and':
     both = [_trips(values.nodes[operand], values, initial, steps)
             for operand in node.operand_ids]
@@ -256,11 +251,3 @@ def _times_true(direction: str, start: int, step: int) -> Optional[int]:
     return (-start // step if step and start % step == 0
             and -start // step > 0 else None)
   return None if start == 0 and step == 0 else int(start == 0)  # 'EQ'
-
-
-def _noted_trips(node) -> Optional[int]:
-  """What a compiler for a CPU or GPU wrote down."""
-  try:
-    return int(json.loads(node.backend_config)['known_trip_count']['n'])
-  except (ValueError, LookupError, TypeError):
-    return None

@@ -19,8 +19,7 @@ from collections.abc import Iterator
 from typing import Any, Callable
 
 from tpu_graphs_ext.errors import UserError, how_to_install, reason_of
-from tpu_graphs_ext.files import open_ordinary
-from tpu_graphs_ext.hlo import libtpu
+from tpu_graphs_ext.files import read_file
 
 # XLA's name of an element type -> NumPy's, which may be written too.
 _TYPES = {'f32': 'float32', 'f16': 'float16', 'bf16': 'bfloat16',
@@ -40,7 +39,6 @@ _JAX_LIBRARIES = frozenset({'jax', 'jaxlib', 'flax', 'haiku', 'equinox',
 _TF_LIBRARIES = frozenset({'tensorflow', 'keras', 'tf_keras'})
 # With these a file may define names that do not stand in it.
 _MAKE_NAMES = frozenset({'__getattr__', 'globals', 'exec', 'setattr', 'vars'})
-_ASSIGNMENT = 15  # Field `device_assignment` of HloModuleProto.
 
 
 def names_function(name: str) -> bool:
@@ -72,20 +70,20 @@ def require_names(target: str, arguments: str, jax_python: str = '') -> None:
   if not is_name(arguments):
     parse_shapes(arguments)
   module, _, name = target.rpartition(':')
+  is_file = module.endswith('.py')
   path = os.path.expanduser(
-      module if module.endswith('.py') else module.replace('.', os.sep) + '.py')
+      module if is_file else module.replace('.', os.sep) + '.py')
   if not os.path.isfile(path):
-    package = module.split('.')[0]
-    if module.endswith('.py'):
+    if is_file:
       raise UserError(f'{target}: no such file: {module}')
+    package = module.split('.')[0]
     if not jax_python and not _is_installed(package):
       raise UserError(f'{target}: there is no module {package!r} in '
                       f'{os.getcwd()} or PYTHONPATH')
     return
   try:
-    with open_ordinary(path) as file:
-      text = file.read().decode(errors='replace')
-  except OSError:
+    text = read_file(path).decode(errors='replace')
+  except UserError:
     return  # Python says it better when it imports the file.
   words = set(re.findall(r'[^\W\d]\w*', text))
   if words & _MAKE_NAMES or 'import *' in text:
@@ -112,11 +110,10 @@ def lower_named(target: str, arguments: str) -> bytes:
   `arguments` are shapes, or the name of a function that returns them, in the
   same module or as 'module:name'.
   """
-  shapes = None if is_name(arguments) else parse_shapes(arguments)
   function = _import(target)
   return lower(function, _returned(target, arguments.strip())
-               if shapes is None else arguments_of_shapes(function, shapes),
-               target)
+               if is_name(arguments)
+               else arguments_of_shapes(function, arguments), target)
 
 
 def is_name(arguments: str) -> bool:
@@ -125,8 +122,9 @@ def is_name(arguments: str) -> bool:
   return bool(_NAME.fullmatch(name)) and name not in NUMPY_NAMES
 
 
-def arguments_of_shapes(function: Callable, shapes: list) -> tuple:
-  """What `parse_shapes` returns -> abstract arguments for `lower`."""
+def arguments_of_shapes(function: Callable, text: str) -> tuple:
+  """'f32[512,1024] s32[]' -> abstract arguments for `lower`."""
+  shapes = parse_shapes(text)
   if is_jax(function):
     from jax import ShapeDtypeStruct as Spec
   else:
@@ -144,8 +142,7 @@ def lower(function: Any, arguments: tuple, name: str = '') -> bytes:
   `jax.jit(...).lower(...)` returns. `arguments` are arrays,
   `jax.ShapeDtypeStruct`s or `tf.TensorSpec`s, nested as you like; empty for a
   `tf.function` with an input signature. Anything else in them is static, such
-  as numbers and the functions in a module. Shardings of JAX are kept: the
-  module then has a device assignment.
+  as numbers and the functions in a module. Shardings of JAX are kept.
 
   Raises UserError, which names the function, if it cannot be lowered.
   """
@@ -179,7 +176,7 @@ def _signature(function) -> tuple:
 
 def _lower_jax(function, arguments: tuple) -> bytes:
   if hasattr(function, 'compiler_ir'):  # `jax.stages.Lowered`.
-    return _serialized(function)
+    return function.compiler_ir('hlo').as_serialized_hlo_module_proto()
   import jax
   _pass_over_prints()
   leaves, structure = jax.tree_util.tree_flatten(arguments)
@@ -194,7 +191,7 @@ def _lower_jax(function, arguments: tuple) -> bytes:
   if type(function).__module__.split('.')[0] in ('jax', 'jaxlib') and all(
       place in places or isinstance(leaf, (bool, int, float, complex))
       for place, leaf in enumerate(leaves)):
-    return _serialized(_for_tpu(function, filled(abstract)))
+    return _for_tpu(function, filled(abstract))
 
   def flat(*arrays):
     returned = function(*filled(arrays))
@@ -202,7 +199,7 @@ def _lower_jax(function, arguments: tuple) -> bytes:
             if hasattr(leaf, 'dtype')]  # A module has functions too.
 
   flat.__name__ = getattr(function, '__name__', type(function).__name__)
-  return _serialized(_for_tpu(jax.jit(flat), abstract))
+  return _for_tpu(jax.jit(flat), abstract)
 
 
 def _abstract(leaf):
@@ -214,24 +211,12 @@ def _abstract(leaf):
   return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
 
 
-def _for_tpu(jitted, arguments):
-  """A `jax.stages.Lowered`."""
+def _for_tpu(jitted, arguments) -> bytes:
   if hasattr(jitted, 'trace'):
-    return jitted.trace(*arguments).lower(lowering_platforms=('tpu',))
-  return jitted.lower(*arguments)  # JAX before 0.4.31.
-
-
-def _serialized(lowered) -> bytes:
-  """HLO, with a device assignment if it is for several devices."""
-  attributes = lowered.compiler_ir('stablehlo').operation.attributes
-  replicas, partitions = (
-      attributes[name].value if name in attributes else 1
-      for name in ('mhlo.num_replicas', 'mhlo.num_partitions'))
-  hlo = lowered.compiler_ir('hlo').as_serialized_hlo_module_proto()
-  if replicas * partitions == 1:
-    return hlo
-  return hlo + libtpu.field(
-      _ASSIGNMENT, libtpu.device_assignment(replicas, partitions))
+    lowered = jitted.trace(*arguments).lower(lowering_platforms=('tpu',))
+  else:  # JAX before 0.4.31.
+    lowered = jitted.lower(*arguments)
+  return lowered.compiler_ir('hlo').as_serialized_hlo_module_proto()
 
 
 def _pass_over_prints() -> None:

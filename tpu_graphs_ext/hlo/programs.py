@@ -59,10 +59,11 @@ def read(name: str, content: bytes, jax_python: str = '') -> Program:
     header = content.split(b'HloModule', 1)[1].split(b'\n', 1)[0]
     devices = _largest(header, b'replica_count', b'num_partitions')
     content = _by_jaxlib(name, 'HLO text', content, jax_python)
-  elif fault := _other_kind(content):
-    raise UserError(f'{name}: {fault}; give HLO, as protobuf or text, or '
-                    'StableHLO')
-  return of_module(protos.read_hlo(name, content), name, *devices)
+  module = protos.module_in(content)
+  if module is None:
+    raise UserError(f'{name}: {_other_kind(content)}')
+  return of_module(protos.as_module(module, f'{name}: HLO module'), name,
+                   *devices)
 
 
 def _largest(content: bytes, *names: bytes) -> list[int]:
@@ -132,18 +133,18 @@ def _by_jaxlib(name: str, kind: str, content: bytes, jax_python: str) -> bytes:
 
 
 def _other_kind(content: bytes) -> str:
-  """What a file is that is none of these, if that is easily said."""
+  """What a file is that has no program, and what to give instead."""
+  kind = next((kind for start, kind in _OTHER_KINDS.items()
+               if content.startswith(start)), '')
+  text = content.decode(errors='ignore').strip()
   if not content.strip():
-    return 'is empty'
-  for start, kind in _OTHER_KINDS.items():
-    if content.startswith(start):
-      return f'is {kind}'
-  try:
-    text = content.decode()
-  except UnicodeDecodeError:
-    return ''
-  if not text.isprintable() and any(
-      ord(letter) < 9 for letter in text[:1000]):
-    return ''  # A protobuf of nothing but small letters.
-  line = text.strip().split('\n', 1)[0][:60]
-  return f'is text that begins with {line!r}, no program of XLA'
+    kind = 'empty'
+  elif not kind and text.encode() == content.strip() and min(text) >= '\t':
+    line = text.split('\n', 1)[0][:60]
+    kind = f'text that begins with {line!r}, no program of XLA'
+  if kind:
+    return f'is {kind}; give HLO, as protobuf or text, or StableHLO'
+  return (f'its {len(content):,} bytes are not a whole HloModuleProto or '
+          'HloProto, StableHLO or tuning data; the file is damaged or of '
+          'another kind. For HLO, XLA writes protobufs with '
+          '--xla_dump_hlo_as_proto')

@@ -11,7 +11,7 @@ import importlib.util
 import os
 import pathlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Optional, Union
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -80,6 +80,16 @@ _MESSAGES = {
     'LayoutConfig': '1 NodeLayoutConfig* nodes',
     'NodeLayoutConfig': '1 TensorLayoutConfig* tensors',
     'TensorLayoutConfig': '1 int32* dims',
+    # Of xla/pjrt/proto/compile_options.proto.
+    'CompileOptions': '''1 .xla.ShapeProto* argument_layouts
+        3 BuildOptions executable_build_options''',
+    'BuildOptions': '''1 int64 device_ordinal
+        2 .xla.ShapeProto result_layout
+        4 int64 num_replicas
+        5 int64 num_partitions
+        6 bool use_spmd_partitioning
+        9 .xla.DeviceAssignmentProto device_assignment
+        19 bool use_shardy_partitioner''',
     # Of an instruction of XLA; TensorFlow 2.15 does not know this field.
     'RaggedDotDimensionNumbers':
         '1 .xla.DotDimensionNumbers dot_dimension_numbers',
@@ -87,11 +97,11 @@ _MESSAGES = {
 }
 
 
-def _message_classes() -> list:
+def _define_own() -> None:
+  """Adds the messages of `_MESSAGES` to the pool."""
   types = descriptor_pb2.FieldDescriptorProto
   file = descriptor_pb2.FileDescriptorProto(
-      name='tpu_graphs_ext/tuning.proto', package='tpu_graphs_ext.tuning',
-      syntax='proto3',
+      name='tpu_graphs_ext.proto', package='tpu_graphs_ext', syntax='proto3',
       dependency=sorted({each.DESCRIPTOR.file.name
                          for each in (HloProto, ShapeProto)}))
   for message_name, fields in _MESSAGES.items():
@@ -107,10 +117,13 @@ def _message_classes() -> list:
         field.type = types.TYPE_MESSAGE
         field.type_name = kind if kind[0] == '.' else f'.{file.package}.{kind}'
   _POOL.Add(file)
-  return [_message_class(f'{file.package}.{name}') for name in _MESSAGES]
 
 
-TuningData, ModuleTuningData, *_, RaggedDot = _message_classes()
+_define_own()
+TuningData = _message_class('tpu_graphs_ext.TuningData')
+ModuleTuningData = _message_class('tpu_graphs_ext.ModuleTuningData')
+CompileOptions = _message_class('tpu_graphs_ext.CompileOptions')
+RaggedDot = _message_class('tpu_graphs_ext.RaggedDot')
 
 
 def parse(message_class: Any, content: bytes) -> Any:
@@ -125,6 +138,11 @@ def nodes(module: HloModuleProto) -> Iterator[HloInstructionProto]:
   """The instructions of all computations, in stored order."""
   for computation in module.computations:
     yield from computation.instructions
+
+
+def by_id(messages: Iterable) -> dict[int, Any]:
+  """Computations or instructions by their ids."""
+  return {message.id: message for message in messages}
 
 
 def has_opcodes(module: Optional[HloModuleProto]) -> bool:
@@ -147,21 +165,15 @@ def as_module(module: Union[HloModuleProto, bytes],
   return module
 
 
-def read_hlo(path: str, content: bytes) -> HloModuleProto:
-  """The module in a serialized `HloModuleProto`, `HloProto` or `HloSnapshot`.
-
-  Raises UserError if the content is something else, damaged or too large.
-  """
+def module_in(content: bytes) -> Optional[HloModuleProto]:
+  """The module of a serialized module, `HloProto` or `HloSnapshot`, if any."""
   for message_class in (HloModuleProto, HloProto, HloSnapshot):
     module = parse(message_class, content)
     for field in ('hlo', 'hlo_module'):
       module = getattr(module, field, module)
     if has_opcodes(module):
-      return as_module(module, f'{path}: HLO module')
-  raise UserError(
-      f'{path}: its {len(content):,} bytes are not a whole HloModuleProto or '
-      'HloProto, StableHLO or tuning data; the file is damaged or of another '
-      'kind. For HLO, XLA writes protobufs with --xla_dump_hlo_as_proto')
+      return module
+  return None
 
 
 def is_optimized(path: str, module: HloModuleProto) -> bool:

@@ -49,21 +49,18 @@ def convert(content: bytes, jax_python: str = '') -> bytes:
 
 
 def compile_program(library: str, topology: str, program: bytes,
-                    program_format: str = 'hlo', options: bytes = b'',
-                    seconds: float = COMPILE_SECONDS,
+                    program_format: str, options: bytes,
                     progress: Progress = None) -> bytes:
   """The optimised program of `libtpu.Compiler.compile`, or a UserError."""
   (optimized, _, reason), = compile_all(
-      library, topology, [(program, program_format, options)], seconds,
-      progress)
+      library, topology, [(program, program_format, options)], progress)
   if reason:
     raise UserError(f'the compiler refuses it ({reason})')
   return optimized
 
 
 def compile_all(library: str, topology: str, calls: Sequence[tuple],
-                seconds: float = COMPILE_SECONDS, progress: Progress = None
-                ) -> list[tuple[bytes, bytes, str]]:
+                progress: Progress = None) -> list[tuple[bytes, bytes, str]]:
   """Calls `libtpu.Compiler.compile` with each of some arguments.
 
   In one process, or a UserError if it dies. Each result has a third part: why
@@ -71,8 +68,7 @@ def compile_all(library: str, topology: str, calls: Sequence[tuple],
   second, with the seconds taken.
   """
   return pickle.loads(_run(
-      'compile', [library, topology], pickle.dumps(calls), seconds=seconds,
-      progress=progress))
+      'compile', [library, topology], pickle.dumps(calls), progress=progress))
 
 
 def end_all() -> None:
@@ -82,8 +78,7 @@ def end_all() -> None:
 
 
 def _run(job: str, arguments: list[Any], content: bytes = b'',
-         python: str = '', seconds: Optional[float] = None,
-         progress: Progress = None) -> bytes:
+         python: str = '', progress: Progress = None) -> bytes:
   """Calls a function of `_JOBS` in this Python or another with JAX."""
   with tempfile.TemporaryDirectory(prefix='tpu_graphs_ext') as folder:
     # Neither lowering for a TPU nor compiling for one needs a TPU or a GPU.
@@ -108,7 +103,7 @@ def _run(job: str, arguments: list[Any], content: bytes = b'',
           f'--jax_python={python}: cannot be run ({error})') from error
     _running.add(process)
     try:
-      output, log = _outputs(job, process, seconds, progress)
+      output, log = _outputs(job, process, progress)
     finally:  # Also when interrupted.
       process.kill()
       process.wait()
@@ -122,7 +117,7 @@ def _run(job: str, arguments: list[Any], content: bytes = b'',
   raise UserError(reason)
 
 
-def _outputs(job: str, process: subprocess.Popen, seconds: Optional[float],
+def _outputs(job: str, process: subprocess.Popen,
              progress: Progress) -> tuple[bytes, bytes]:
   """What it wrote to stdout and stderr; UserError if it takes too long."""
   start = time.monotonic()
@@ -131,8 +126,9 @@ def _outputs(job: str, process: subprocess.Popen, seconds: Optional[float],
       return process.communicate(timeout=_POLL_SECONDS)
     except subprocess.TimeoutExpired as error:
       taken = time.monotonic() - start
-      if seconds is not None and taken > seconds:
-        raise UserError(f'{job}: took more than {seconds:.0f} s') from error
+      if job == 'compile' and taken > COMPILE_SECONDS:
+        raise UserError(
+            f'{job}: took more than {COMPILE_SECONDS:.0f} s') from error
       if progress is not None:
         progress(taken)
 
@@ -141,9 +137,8 @@ def _why(log: str) -> str:
   """The line of a log that says why the process ended."""
   lines = [line for line in log.strip().split('\n') if line.strip()] or ['']
   fatal = [line for line in lines if _FATAL.search(line)]
-  line = (fatal or [line for line in lines if not _NOISE.search(line)]
-          or lines)[-1 if not fatal else 0]
-  return _LOG_PREFIX.sub('', line)[:300]
+  plain = [line for line in lines if not _NOISE.search(line)]
+  return _LOG_PREFIX.sub('', (fatal[:1] or plain or lines)[-1])[:300]
 
 
 def _main(call: str) -> int:

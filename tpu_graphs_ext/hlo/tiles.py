@@ -20,7 +20,6 @@ from typing import NamedTuple
 
 LANES = 128  # Elements of a layout tile on the most minor dimension.
 SUBLANES = 8  # The same on the second most minor.
-RANK_1_UNIT = LANES * SUBLANES
 
 _BYTES = {'PRED': 1, 'S8': 1, 'U8': 1, 'S16': 2, 'U16': 2, 'F16': 2,
           'BF16': 2, 'S64': 8, 'U64': 8, 'F64': 8, 'C64': 8, 'C128': 16}
@@ -35,7 +34,7 @@ def layout_units(sizes: Sequence[int]) -> list[int]:
   """Elements of a layout tile along dimensions of these sizes, minor last."""
   rank = len(sizes)
   if rank < 2:
-    return [RANK_1_UNIT] * rank
+    return [LANES * SUBLANES] * rank
   rows = next(few for few in (2, 4, SUBLANES)
               if sizes[-2] <= few or few == SUBLANES)
   return [1] * (rank - 2) + [rows, LANES]

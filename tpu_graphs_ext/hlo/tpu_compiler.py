@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import collections
 import json
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.errors import UserError
@@ -79,9 +79,8 @@ def compile_program(program: programs.Program, tpu: str,
   try:
     optimized = subprocesses.compile_program(
         libtpu.library(), libtpu.topology_of(tpu, devices), program.content,
-        program.program_format, libtpu.compile_options(
-            program.replicas, program.partitions, program.shardy),
-        progress=progress)
+        program.program_format, compile_options(
+            program.replicas, program.partitions, program.shardy), progress)
   except UserError as error:
     raise UserError(f'{error}{_advice(str(error), program, tpu)}') from error
   return kernels_of(parse_optimized(optimized))
@@ -107,6 +106,33 @@ def _advice(message: str, program: programs.Program, tpu: str) -> str:
   return ''
 
 
+def compile_options(replicas: int = 1, partitions: int = 1,
+                    shardy: bool = False, shape: Any = None) -> bytes:
+  """Serialized options of `libtpu.Compiler.compile`.
+
+  Args:
+    replicas, partitions: of the program; XLA splits it for the latter.
+    shardy: whether its shardings are written in Shardy.
+    shape: a `ProgramShapeProto` whose layouts to keep.
+  """
+  options = protos.CompileOptions()
+  build = options.executable_build_options
+  build.device_ordinal = -1  # Any.
+  build.num_replicas, build.num_partitions = replicas, partitions
+  if replicas * partitions > 1:
+    build.use_spmd_partitioning = partitions > 1
+    build.use_shardy_partitioner = shardy
+    assigned = build.device_assignment
+    assigned.replica_count, assigned.computation_count = replicas, partitions
+    for partition in range(partitions):
+      assigned.computation_devices.add(replica_device_ids=range(
+          partition, replicas * partitions, partitions))
+  if shape:
+    options.argument_layouts.extend(shape.parameters)
+    build.result_layout.CopyFrom(shape.result)
+  return options.SerializeToString()
+
+
 def parse_optimized(optimized: bytes) -> protos.HloModuleProto:
   """The module in what `libtpu.Compiler.compile` returns."""
   parsed = protos.parse(protos.HloProto, optimized)
@@ -115,16 +141,14 @@ def parse_optimized(optimized: bytes) -> protos.HloModuleProto:
 
 def root_of(kernel: protos.HloModuleProto) -> protos.HloInstructionProto:
   """The instruction that a kernel's module wraps."""
-  computations = {c.id: c for c in kernel.computations}
-  entry = computations[kernel.entry_computation_id]
-  return _nodes(entry)[entry.root_id]
+  entry = protos.by_id(kernel.computations)[kernel.entry_computation_id]
+  return protos.by_id(entry.instructions)[entry.root_id]
 
 
 def stored_tensors(kernel: protos.HloModuleProto) -> list[tiles.Stored]:
   """What a compiled kernel reads and writes; features tell half of it."""
   tensors = []
-  entry = next(c for c in kernel.computations
-               if c.id == kernel.entry_computation_id)
+  entry = protos.by_id(kernel.computations)[kernel.entry_computation_id]
   for node in entry.instructions:
     for shape in node.shape.tuple_shapes or [node.shape]:
       layout, sizes = shape.layout, shape.dimensions
@@ -173,11 +197,11 @@ def kernels_of(module: protos.HloModuleProto) -> CompiledProgram:
 
 
 def _split(module) -> CompiledProgram:
-  computations = {c.id: c for c in module.computations}
+  computations = protos.by_id(module.computations)
   of_kernels, passed_over = [], collections.Counter()
   runs, open_loops = loops.runs_of(module)
   for number, runs_of_it in runs.items():
-    nodes = _nodes(computations[number])
+    nodes = protos.by_id(computations[number].instructions)
     for node in nodes.values():
       if node.opcode in _WITHOUT_TILES or node.opcode.startswith(_TRANSFERS):
         passed_over[node.opcode] += 1
@@ -200,10 +224,6 @@ def _split(module) -> CompiledProgram:
             if node.opcode == 'custom-call'
             and node.custom_call_target == PALLAS_TARGET]
   return CompiledProgram(kernels, dict(passed_over), pallas, open_loops)
-
-
-def _nodes(computation) -> dict:
-  return {node.id: node for node in computation.instructions}
 
 
 def _kernel(node, nodes, computations) -> protos.HloModuleProto:

@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from tpu_graphs_ext.analytic import products
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.hlo import libtpu, subprocesses
+from tpu_graphs_ext.hlo import libtpu, subprocesses, tpu_compiler
 
 # What the lowering process imports: a function, and one of its arguments.
 _PROGRAM = '''import types
@@ -55,7 +55,8 @@ def checked(ranking: Any, jax_python: str) -> Any:
 
 def _refusal(library: str, topology: str, program: bytes) -> str:
   try:
-    subprocesses.compile_program(library, topology, program)
+    subprocesses.compile_program(library, topology, program, 'hlo',
+                                 tpu_compiler.compile_options())
     return ''
   except UserError as error:
     sizes = _TOO_MUCH.search(str(error))
