@@ -354,7 +354,8 @@ def _speed_views() -> dict[str, View]:
            ('1,000 tiles', '{1000 tiles, time:.1f} ms'),
            ('1,000 tiles, one thread per operation',
             '{1000 tiles, one thread, time:.1f} ms')],
-          of_speed('serving'), {}),
+          of_speed('serving'), {name: f'`{name}`' for name in (
+              'MyEarlyJoinSAGE', 'AnalyticTileModel', 'EarlyJoinSAGE')}),
       'speed-ranking': View(
           [('oneDNN off', seconds % 0), ('times as fast', times % 0),
            ('oneDNN on', seconds % 1), ('times as fast', times % 1)],
@@ -377,7 +378,9 @@ def _speed_views() -> dict[str, View]:
       'speed-layout': View(
           [('baseline', '{baseline:.1f}'), ('ours', '{ours:.2f}'),
            ('baseline over ours', '{ratio:.0f}')],
-          of_numbers('speed-layout'), {}),
+          of_numbers('speed-layout'), {row: row for row in (
+              'ranking, time, s', 'ranking, memory, MiB', 'training, time, s',
+              'training, memory, MiB')}),
       'assignment': View(
           [('most memory', '{memory_gb:.1f} GB'),
            ('time', '{minutes:.0f} min')],
@@ -390,6 +393,7 @@ def _rule_views() -> dict[str, View]:
   for row, cells in of_numbers('legal-tiles').items():
     place, kind = row.rsplit(', ', 1)
     legal[place][kind] = cells
+  blocks, grouped = map(of_numbers, ('blocks', 'blocks-grouped'))
   return {
       'legal-tiles': View(
           [*((tpu, f'{{{tpu}, compiled_kernels:,.0f}}: {{{tpu}, compiled_recall'
@@ -402,15 +406,9 @@ def _rule_views() -> dict[str, View]:
           [('candidates, median', '{candidates:.0f}'),
            ('five at random', '{random:.0f} %'),
            ('five largest', '{largest:.0f} %'),
-           ('first five of `rank`', '{rank:.0f} %'),
-           ('first of `rank`', '{rank_first:.0f} %')],
-          of_numbers('blocks'), {}),
-      'blocks-grouped': View(
-          [('candidates, median', '{candidates:.0f}'),
-           ('five at random', '{random:.0f} %'),
-           ('first five of `rank`', '{rank:.0f} %'),
-           ('time by formula / measured, median', '{ratio:.2f}')],
-          of_numbers('blocks-grouped'), {})}
+           ('first five of `rank`', '{rank:.0f} %')],
+          {**blocks, **{f'grouped, {row}': cells
+                        for row, cells in grouped.items()}}, {})}
 
 
 # Group of docs/settings.md -> settings of `train`.
