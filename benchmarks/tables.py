@@ -312,7 +312,7 @@ def _shipped_views() -> dict[str, View]:
              for tpu in _GENERATIONS),
            ('timed on a v3', f'{{v3_real_{measure}:.{digits}f}}')],
           shipped, titles)
-         for measure, digits in {**_SLOWDOWNS, 'opa': 3}.items()},
+         for measure, digits in _SLOWDOWNS.items()},
       'pretrained-kinds': View(
           [(tpu, f'{{{tpu}_kernels:.0f}}: {{{tpu}_top1:.1f}} / '
             f'{{{tpu}_top5:.1f}}') for tpu in _GENERATIONS],
@@ -369,12 +369,6 @@ def _speed_views() -> dict[str, View]:
             '{ours, unchanged script, step:.1f} ms'),
            ('ours, `tpu-graphs-ext train`', '{ours, own host, step:.1f} ms')],
           of_speed('training'), {}),
-      'speed-loading': View(
-          [('first read', '{first read, time:.1f} s'),
-           ('peak memory', '{first read, peak of the process:,.0f} MiB'),
-           ('from the cache', '{from the cache, time:.1f} s')],
-          of_speed('loading'), {'baseline': "the baseline's reader",
-                                'ours': '`tpu-graphs-ext`'}),
       'speed-layout': View(
           [('baseline', '{baseline:.1f}'), ('ours', '{ours:.2f}'),
            ('baseline over ours', '{ratio:.0f}')],
@@ -413,13 +407,14 @@ def _rule_views() -> dict[str, View]:
 
 # Group of docs/settings.md -> settings of `train`.
 _SETTINGS = {
-    'The model': ('model', 'models_py', 'model_kwargs_json', 'recipe',
-                  'members', 'tiles'),
-    'The data': ('data_root', 'source', 'search', 'cache_dir', 'toy_data'),
-    'A step': ('batch', 'configs', 'list_size', 'max_configs', 'keep_nodes',
-               'lr', 'lr_schedule', 'clip_norm', 'losses'),
-    'The end': ('epochs', 'early_stop', 'eval_every', 'validate_batches'),
-    'The run and its outputs': (
+    'Model and data': (
+        'model', 'models_py', 'model_kwargs_json', 'recipe', 'members',
+        'tiles', 'data_root', 'source', 'search', 'cache_dir', 'toy_data'),
+    'Training': (
+        'batch', 'configs', 'list_size', 'max_configs', 'keep_nodes', 'lr',
+        'lr_schedule', 'clip_norm', 'losses', 'epochs', 'early_stop',
+        'eval_every', 'validate_batches'),
+    'Run and outputs': (
         'out_dir', 'results_csv', 'test_mode', 'tensorboard', 'seed', 'run_id',
         'resume')}
 
