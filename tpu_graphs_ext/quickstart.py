@@ -82,13 +82,10 @@ def compare(title: str, task: ShippedTask, model_dirs: Sequence[str],
 
 
 def run(task: ShippedTask, out: str, epochs: int) -> str:
-  """Does it all; returns the closing text.
+  """Does it all in the folder `out`; returns the closing text.
 
-  Args:
-    task: what to rank.
-    out: folder for everything that is written. Data are reused, models are
-      trained anew, and nothing that another program wrote is replaced.
-    epochs: passes over the train split, for both models.
+  Data are reused, models are trained anew, and nothing that another program
+  wrote is replaced.
   """
   from tpu_graphs_ext.tasks import api
   how = task.quickstart

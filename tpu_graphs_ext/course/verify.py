@@ -81,13 +81,11 @@ def verify(model_dir: str, *, models_py: str = '', root: str = '',
     models_py: the file to hand in; empty: the one that the model was trained
       with, or if its folder has no copy of that, the package's.
     root: the baseline's checkout; empty: what TPU_GRAPHS_ROOT names.
-    data_root: folder of the splits train, valid and test.
-    cache_dir: see `read.read_dataset`.
+    data_root, cache_dir: see `read.read_dataset`.
     time_limit: minutes that the code of the hand-in may take in all.
 
-  Raises:
-    UserError: --root is not a checkout, there is no such model folder, or the
-      time limit is not positive. Everything else is a fault of the verdict.
+  Raises UserError if --root is not a checkout, there is no such model folder or
+  the time limit is not positive. All else is a fault of the verdict.
   """
   if not time_limit > 0:
     raise UserError(f'--time_limit must be above 0 minutes; got {time_limit}')

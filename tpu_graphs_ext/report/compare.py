@@ -250,7 +250,7 @@ def _verdict(measure: Measure, values: pd.DataFrame, first: str,
 
 def _gain(measure: Measure, values: pd.DataFrame, first: str,
           other: str) -> tuple[float, float, float]:
-  """By how much `first` is better than `other`: (mean, low, high)."""
+  """How much better `first` is than `other`: (mean, low, high)."""
   if not measure.higher_is_better:
     first, other = other, first
   return metrics.paired_difference(values[first], values[other])

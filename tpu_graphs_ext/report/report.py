@@ -31,8 +31,8 @@ def report(paths: Sequence[str], *, out: str, data: str = '',
   Args:
     paths: model folders, run files, or folders of them.
     out: the file to write.
-    data, foreign: see `compare.measured`.
-    loading: see there; its models_py may name a file for each of the paths.
+    data, foreign, loading: see `compare.measured`; its models_py may name a
+      file for each of the paths.
     num_kernels: of the worst and of the best kernels of each group.
 
   Raises UserError if there is no run, there are runs of two tasks, the extra

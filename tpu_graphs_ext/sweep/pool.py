@@ -94,12 +94,13 @@ def called(function: Callable[[Any], Any], item: Any) -> tuple[Any, str]:
     try:
       return function(item), ''
     except (Exception, SystemExit, KeyboardInterrupt) as error:
-      return None, _described(error)
+      return None, described(error)
     finally:
       logging.disable(logging.NOTSET)
 
 
-def _described(error: BaseException) -> str:
+def described(error: BaseException) -> str:
+  """What went wrong, with the kind of what is not a UserError."""
   return (str(error) if isinstance(error, UserError)
           else f'{type(error).__name__}: {reason_of(error)}')
 
@@ -111,7 +112,7 @@ def _result(future: Future) -> tuple[Any, str]:
     raise
   except Exception as error:  # Dask's KilledWorker, or one of pickling.
     times = getattr(error, 'allowed_failures', None)
-    return None, _described(error) if times is None else died(times + 1)
+    return None, described(error) if times is None else died(times + 1)
 
 
 @contextlib.contextmanager
@@ -193,7 +194,7 @@ def _work(handle: int, workers: int) -> None:
       function, *arguments = pickle.loads(tasks.get())
       content = pickle.dumps(function(*arguments))
     except Exception as error:  # Of pickling.
-      content = pickle.dumps((None, _described(error)))
+      content = pickle.dumps((None, described(error)))
     connection.send_bytes(content)
 
 

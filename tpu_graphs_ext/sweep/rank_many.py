@@ -164,8 +164,7 @@ class Settings:
   def line(self, name: str, row: Any, path: str = '') -> bytes:
     """Values of a row, or an error in the file or its copy at `path`."""
     if not isinstance(row, dict):
-      text = str(row) if isinstance(row, (UserError, str)) else (
-          f'{type(row).__name__}: {reason_of(row)}')
+      text = row if isinstance(row, str) else pool.described(row)
       text = text.replace(path, name) if path else text
       row = {'error': text if name in text else f'{name}: {text}'}
     columns = dict.fromkeys(LEGAL if self.all_tiles else LISTED)
