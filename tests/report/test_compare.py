@@ -12,13 +12,7 @@ from tpu_graphs_ext.data.kernel import Kernel, Partition
 from tpu_graphs_ext.engine import results, scoring
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import features
-from tpu_graphs_ext.report import (
-  compare,
-  kernels,
-  page,
-  report,
-  runs,
-)
+from tpu_graphs_ext.report import compare, kernels, page, report, runs
 from tpu_graphs_ext.tasks import TILE
 
 

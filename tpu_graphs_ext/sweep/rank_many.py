@@ -47,6 +47,7 @@ LEGAL = ('file', 'tile_id', 'nodes', 'copies', 'op_name', 'share', 'cycles',
          'in_open_loop', 'opcodes', 'product', 'combinations', 'fitting',
          'scored', 'choices', 'default', 'default_from', 'notes', 'unfamiliar',
          'error')
+_FORMAT = 6  # Changes when the same files give other rows, or other records.
 
 
 class Summary(NamedTuple):
@@ -122,9 +123,9 @@ def _settings(model_dir: str, loading: LoadSettings,
   models_py = files.full_path(
       origin.models_file_of(folder, run.info, loading))
   basis = _hash_of([
-      tpu_graphs_ext.__version__, tf.__version__, np.__version__, run.info,
-      files.sums(folder), files.sha256(models_py), stats.to_json(), num_ops,
-      loading.keep_repeats, asked])
+      _FORMAT, tpu_graphs_ext.__version__, tf.__version__, np.__version__,
+      run.info, files.sums(folder), files.sha256(models_py), stats.to_json(),
+      num_ops, loading.keep_repeats, asked])
   return Settings(basis, folder, dataclasses.replace(
       loading, models_py='' if models_py == loading.task.models_file
       else models_py,
