@@ -55,10 +55,6 @@ def usage_error(capsys, call):
   return error
 
 
-def actions_of(verb):
-  return app.make_parser([verb]).verbs[verb]._actions
-
-
 # ----------------------------------------------------------------------- help
 
 
@@ -89,7 +85,8 @@ def test_help_of_every_verb(capsys, monkeypatch, tmp_path):
     with pytest.raises(SystemExit):
       cli.main([verb, '--help'])
     text = ' '.join(capsys.readouterr().out.split())
-    assert all(action.help for action in actions_of(verb))
+    assert all(action.help for action in app.make_parser(
+        [verb]).verbs[verb]._actions)
     assert text.count(f' tpu-graphs-ext {verb} ') == 3  # And the usage.
     for words in flags.VERBS[verb].examples:
       assert app.parse([verb, *shlex.split(words)]).verb == verb

@@ -17,7 +17,8 @@ _RUNS_CODE = (
     '"confined:" says whether it can reach your files, network and processes; '
     'it can forge the verdict. Give it only what you would run yourself, or '
     'use an account or container made for it.')
-_TASK = flags.choice('--task', TASKS, 'whose models.py', TILE.name)
+_TASK = flag('--task', None, 'whose models.py', TILE.name,
+             choices=tuple(TASKS))
 _MODELS_PY = flag('--models_py', 'FILE',
                   "the models.py to hand in; empty: the package's", '')
 _ROOT = flag('--root', 'CHECKOUT', "the baseline's checkout; empty: what the "

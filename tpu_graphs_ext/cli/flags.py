@@ -127,12 +127,6 @@ def path(name: str, metavar: str, help: str, default: Any = None,
   return flag(name, metavar, help, default, type=path_flag(label), **options)
 
 
-def choice(name: str, choices: Iterable[str], help: str,
-           default: Any = None) -> Flag:
-  """One of a few words."""
-  return flag(name, None, help, default, choices=tuple(choices))
-
-
 def model_flag(names: str = '--dir', task: ShippedTask = TILE, more: str = '',
                **options: Any) -> Flag:
   """Names a trained model."""
@@ -198,9 +192,9 @@ def data_flag(task: ShippedTask, split: str, before: str = '') -> Flag:
               f'{folders}/{split}', '')
 
 
-TASK = choice('--task', TASKS, ' or '.join(
+TASK = flag('--task', None, ' or '.join(
     task.about for task in TASKS.values()) + '; `--task layout --help` lists '
-    'the flags of the latter', TILE.name)
+    'the flags of the latter', TILE.name, choices=tuple(TASKS))
 JSON = switch('--json', 'print JSON instead of text')
 
 
@@ -226,17 +220,16 @@ def of_settings(settings_class: type, *without: str) -> list[Flag]:
     if field.name in without:
       continue
     name, help = '--' + field.name, field.metadata['help']
+    choices = field.metadata['choices']
     # int of Optional[int].
     of = (typing.get_args(types[field.name]) or [types[field.name]])[0]
     if of is bool:
       flags.append(switch(name, help, field.default))
-    elif field.metadata['choices']:
-      flags.append(choice(
-          name, field.metadata['choices'], help, field.default))
     else:
       flags.append(flag(
-          name, field.name.upper(), help, field.default,
-          type=path_flag(name) if field.name in _NEEDED_PATHS else of))
+          name, None if choices else field.name.upper(), help, field.default,
+          type=path_flag(name) if field.name in _NEEDED_PATHS else of,
+          choices=choices))
   return flags
 
 

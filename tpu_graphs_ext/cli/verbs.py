@@ -151,8 +151,8 @@ _OF_SAMPLE = {
     'kernels': flag(
         '--kernels', 'N', 'kernels of all splits together, or `all`', 700,
         type=lambda text: text if text == 'all' else positive(text)),
-    'tpu': flags.choice('--tpu', ('v3', 'v5e', 'v5p', 'v6e', 'v7x'),
-                        'generation that the kernels were compiled for', 'v3'),
+    'tpu': flag('--tpu', None, 'generation that the kernels were compiled for',
+                'v3', choices=('v3', 'v5e', 'v5p', 'v6e', 'v7x')),
     'seed': flag('--seed', 'SEED', 'equal seeds give equal files', 0, type=int)}
 
 

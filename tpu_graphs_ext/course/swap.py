@@ -46,7 +46,7 @@ def install(root: str = '', models_py: str = '',
     _require_known(target, task)
   # First, so that what is in place is known at any moment.
   files.write_file(target + RECORD, '\n'.join(
-      sorted({*_recorded(target), _sum(new)})).encode())
+      sorted({*_recorded(target), hashlib.sha256(new).hexdigest()})).encode())
   if old == new:
     return f'already in place: {target}'
   files.write_file(target, new)
@@ -75,8 +75,9 @@ def state(target: str) -> str:
   if content == _committed(target):
     return THEIRS
   ours = [files.read_file(task.models_file) for task in TASKS.values()]
-  return (INSTALLED if content in ours or _sum(content) in recorded
-          else OTHER)
+  is_ours = content in ours or (
+      hashlib.sha256(content).hexdigest() in recorded)
+  return INSTALLED if is_ours else OTHER
 
 
 def _require_known(target: str, task: ShippedTask) -> None:
@@ -118,7 +119,3 @@ def _recorded(target: str) -> list[str]:
   if not all(re.fullmatch('[0-9a-f]{64}', line) for line in sums):
     raise UserError(f'{path}: was not written by install; remove it')
   return sums
-
-
-def _sum(content: bytes) -> str:
-  return hashlib.sha256(content).hexdigest()

@@ -49,11 +49,6 @@ def measures_of(task: ShippedTask) -> list[Measure]:
           task.compared_by, task.top_ks)]
 
 
-def random_of(task: ShippedTask) -> str:
-  """The name of a choice at random."""
-  return f'random {task.choices}'
-
-
 class Measured(NamedTuple):
   """A run, its model, and a row a problem; see `Results.row_of`."""
   run: Optional[Run]  # None: its scores come from elsewhere.
@@ -95,7 +90,7 @@ class Comparison:
     if measure.column.startswith('slowdown'):
       if 'default' in self.rows and self.rows['default'].notna().any():
         values[DEFAULT] = self.rows['default']
-      values[random_of(self.task)] = self.rows[
+      values[f'random {self.task.choices}'] = self.rows[
           measure.column.replace('slowdown', 'random')]
     return measure.scale * values
 
@@ -176,10 +171,10 @@ def _loading_of(task: ShippedTask, run: Run, asked: LoadSettings,
 
 def looks_of(names: Sequence[str], task: ShippedTask) -> dict[str, Look]:
   """How groups of those names are drawn, and who else chooses."""
-  return {**{name: Look(name, colour, mark, '-') for name, colour, mark in zip(
-      names, itertools.cycle(page.RUNS), itertools.cycle(page.MARKS))},
-          DEFAULT: Look(DEFAULT, mark='|', line='--'),
-          random_of(task): Look(random_of(task))}
+  groups = zip(names, itertools.cycle(page.RUNS), itertools.cycle(page.MARKS))
+  return {look.name: look for look in (
+      *(Look(*group, '-') for group in groups),
+      Look(DEFAULT, mark='|', line='--'), Look(f'random {task.choices}'))}
 
 
 def section(comparison: Comparison, looks: Looks) -> dict[str, Any]:
