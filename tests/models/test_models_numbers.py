@@ -15,7 +15,8 @@ from tpu_graphs_ext import load_models
 from tpu_graphs_ext.data.kernel import Partition
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.engine import compiled_model
-from tpu_graphs_ext.tasks import tile, tile_batches
+from tpu_graphs_ext.tasks import tile_batches
+from tpu_graphs_ext.tasks.tile import TrainSettings
 
 NAMES = [
     *(name for name in load_models.model_names()
@@ -46,8 +47,7 @@ def trained(name: str, epochs: int) -> None:
   load_models.create_variables(
       model, tile_batches.kernel_graph(TRAIN[0], STATS))
   model.compile(
-      loss=compiled_model.CombinedLoss(
-          tile.parse_losses('ListMLELoss:1,MSE:0.02')),
+      loss=compiled_model.CombinedLoss(TrainSettings().weighted_losses),
       optimizer=tf.keras.optimizers.Adam(1e-3, clipnorm=1e-3))
   history = model.fit(
       tile_batches.training_dataset(

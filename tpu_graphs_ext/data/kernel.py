@@ -48,10 +48,6 @@ class Problem:
     return bool(self.runtime_ns.any())
 
   @property
-  def max_opcode(self) -> int:
-    return int(self.node_opcode.max())
-
-  @property
   def is_rankable(self) -> bool:
     """Whether there are configurations to choose from."""
     return self.num_configs > 1
@@ -59,11 +55,6 @@ class Problem:
   def details(self, config: int) -> dict[str, list[int]]:
     """Further fields of the `Choice` of a configuration."""
     return {}
-
-  def with_opcodes_below(self, number: int):
-    """The same, but other opcodes are 0, the unknown one."""
-    return dataclasses.replace(self, node_opcode=np.where(
-        self.node_opcode < number, self.node_opcode, np.uint8(0)))
 
 
 class Problems(list):
@@ -95,7 +86,9 @@ class Problems(list):
 
   def with_opcodes_below(self, number: int):
     """The same problems, but other opcodes are 0, the unknown one."""
-    return type(self)(problem.with_opcodes_below(number) for problem in self)
+    return type(self)(dataclasses.replace(problem, node_opcode=np.where(
+        problem.node_opcode < number, problem.node_opcode, np.uint8(0)))
+                      for problem in self)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

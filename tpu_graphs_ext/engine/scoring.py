@@ -134,7 +134,7 @@ class Ranker:
   def prepared(self, problem: Problem) -> Problem:
     """One problem with opcodes that the model knows; checks its columns."""
     self.stats.node.require_columns(problem.node_feat, 'node_feat')
-    return self._with_known_opcodes(problem)
+    return self._with_known_opcodes(Problems([problem]))[0]
 
   def scored(self, problem: Problem) -> Scores:
     """Scores and duplicates of one problem; errors as of `score_all`."""

@@ -51,21 +51,6 @@ _OF_ALL = {'objective': 'flags', 'averaging': 0.0}
 _BEST_OBJECTIVES = {'listmle_fastest_first': 'listmle_and_slowdown'}
 
 
-def parse_losses(text: str) -> list[tuple[str, float]]:
-  """'ListMLELoss:1,MSE:0.02' as (name, weight) pairs, or a UserError."""
-  try:
-    losses = [(name, float(weight)) for name, weight in (
-        part.strip().split(':') for part in text.split(','))]
-  except ValueError:
-    losses = [('', 0)]
-  if any(name not in LOSS_NAMES or not 0 < weight < math.inf
-         for name, weight in losses):
-    raise UserError(
-        f'--losses={text[:200]}: must be losses of {", ".join(LOSS_NAMES)}, '
-        'each with a positive weight, as in ListMLELoss:1,MSE:0.02')
-  return losses
-
-
 _PRESETS = '; '.join(' '.join([f'{name}:', *(
     f'--{key} {value}' for key, value in values.items())])
                      for name, values in RECIPES.items())
@@ -119,7 +104,18 @@ class TrainSettings(Training):
   @functools.cached_property
   def weighted_losses(self) -> list[tuple[str, float]]:
     """(name, weight) pairs, from `losses`."""
-    return parse_losses(self.losses)
+    try:
+      pairs = [(name, float(weight)) for name, weight in (
+          part.strip().split(':') for part in self.losses.split(','))]
+    except ValueError:
+      pairs = [('', 0)]
+    if any(name not in LOSS_NAMES or not 0 < weight < math.inf
+           for name, weight in pairs):
+      raise UserError(
+          f'--losses={self.losses[:200]}: must be losses of '
+          f'{", ".join(LOSS_NAMES)}, each with a positive weight, as in '
+          'ListMLELoss:1,MSE:0.02')
+    return pairs
 
 
 @dataclasses.dataclass(frozen=True)
