@@ -1,12 +1,11 @@
 """Statistics that are printed, and those that `train` gives a model."""
 
-import dataclasses
 import json
 
 import numpy as np
 import pytest
 
-from support import tiny_kernels
+from support import tiny_handin
 from tpu_graphs_ext import cli
 from tpu_graphs_ext.data import read
 from tpu_graphs_ext.data.kernel import Kernel
@@ -19,15 +18,7 @@ from tpu_graphs_ext.tasks.tile import StatsSettings, TrainSettings
 
 @pytest.fixture(scope='module')
 def data_root(tmp_path_factory):
-  """A data root; its kernel of 3 configurations has the largest features."""
-  root = tiny_kernels.write_data_root(tmp_path_factory.mktemp('data'))
-  few = next(path for path in sorted((root / 'train').iterdir())
-             if Kernel.load(str(path)).num_configs == 3)
-  kernel = Kernel.load(str(few))
-  dataclasses.replace(
-      kernel, node_feat=kernel.node_feat * np.where(
-          np.arange(140) == 21, 3, 1).astype(np.float32)).save(str(few.parent))
-  return root
+  return tiny_handin.write_data(tmp_path_factory.mktemp('data'))
 
 
 def kwargs_of(data_root, **flags):
