@@ -23,7 +23,7 @@ def test_a_bandwidth_and_a_least_time_are_found():
   sizes = [1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 3e8]
   known = learned([(ADD, {'bytes': size}, 2 + size / 1e6)
                    for size in sizes] * 3 + [(ADD, {'bytes': 1e6}, 90)])
-  assert known.formulas['element-wise'][:3] == pytest.approx(
+  assert known.formulas['element-wise']['bytes'] == pytest.approx(
       [2, 0, 1e-6], rel=0.03)
   # Between the sizes, and of a kernel of this kind that was never seen.
   assert known.us(ADD, {'bytes': 3e7}) == pytest.approx(32, rel=0.03)
@@ -38,17 +38,26 @@ def test_a_rate_and_a_bandwidth_add_up():
   sizes = [(10.0**a, 10.0**b) for a in range(4, 11) for b in range(4, 9)]
   known = learned([('sgemm', {'multiply_adds': macs, 'bytes': moved},
                     3 + macs / 5e7 + moved / 2e6) for macs, moved in sizes])
-  assert known.formulas['product, float'][:3] == pytest.approx(
+  assert known.formulas['product, float']['bytes'] == pytest.approx(
       [3, 1 / 5e7, 1 / 2e6], rel=0.01)
 
 
 def test_threads_stand_for_sizes_only_where_the_bytes_are_unknown():
   rows = [(ADD, {'bytes': size, 'threads': size / 16}, 2 + size / 1e6)
           for size in (1e4, 1e5, 1e6, 1e7, 1e8)]
-  formulas = learned([*rows, ('elementwise<b>', {'threads': 1e6}, 10)]).formulas
-  assert formulas['element-wise'] == pytest.approx([2, 0, 1e-6, 8e-6], rel=.01)
+  # One of another program, whose sizes were not recorded.
+  known = learned([*rows, ('elementwise<b>', {'threads': 1e6}, 18)])
+  assert known.formulas['element-wise'] == {
+      'bytes': pytest.approx([2, 0, 1e-6], rel=.01),
+      'threads': pytest.approx([2, 16e-6], rel=.01),
+      '': pytest.approx([2], abs=1)}
   # A small one of many threads is not taken for a large one.
-  assert learned(rows).us(ADD, {'bytes': 1e4, 'threads': 1e6}) < 4
+  assert known.us(ADD, {'bytes': 1e4, 'threads': 1e6}) < 4
+  # Where no bytes were recorded, all that is known are threads.
+  known = learned([(name, {'threads': sizes['threads']}, us)
+                   for name, sizes, us in rows])
+  for sizes in ({'threads': 2e6}, {'bytes': 32e6, 'threads': 2e6}):
+    assert known.us('elementwise<b>', sizes) == pytest.approx(34, rel=.02)
 
 
 def test_a_rate_is_found_though_some_sizes_are_wrong():
@@ -61,14 +70,14 @@ def test_a_rate_is_found_though_some_sizes_are_wrong():
   us[wrong] = 3 + moved[wrong] / 2e6
   sizes = ({'multiply_adds': a, 'bytes': b} for a, b in zip(macs, moved))
   known = learned([*zip(itertools.repeat('sgemm'), sizes, us)])
-  assert 1 / known.formulas['product, float'][1] == pytest.approx(3e7, rel=.2)
+  assert 1 / known.formulas['product, float']['bytes'][1] == pytest.approx(3e7, rel=.2)
 
 
 def test_a_kernel_of_no_size_takes_no_longer_than_the_shortest_tenth():
   rows = [(f'elementwise<{size}>', {'bytes': 1e6 * size}, 30)
           for size in range(1, 9)]
   rows += [('elementwise<b>', {'bytes': size}, 2) for size in (1e6, 2e6)]
-  assert learned(rows).formulas['element-wise'][0] == pytest.approx(2)
+  assert learned(rows).formulas['element-wise']['bytes'][0] == pytest.approx(2)
 
 
 def test_arithmetic_has_its_own_formula():
@@ -102,7 +111,7 @@ def test_what_one_launch_says_of_another_by_hand(skew, scatter, threads):
   known = calibrate.Calibration(
       ('t',), 'a GPU', {ADD: {(0, 1e6, threads): calibrate.Times(
           math.e, math.e * math.exp(skew), 4)}}, {})
-  known.__dict__['formulas'] = {'': [1.0, 0, 0, 0]}
+  known.__dict__['formulas'] = {'': {'': np.ones(1)}}
   noise = 0.05**2 + scatter**2 / 4
   for size, expected in (
       (1e6, math.exp(0.8 + 0.2 * 0.73 / (0.73 + noise))),  # Four of e us.

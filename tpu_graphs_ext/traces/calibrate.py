@@ -31,6 +31,8 @@ from tpu_graphs_ext.traces.sizes import SIZES
 _FORMAT = 3  # Of the file: what the sizes of kernels in it count.
 FILE = files.Output('--calibrate', '{\n "calibration": {', 'calibration')
 ALL = ''  # Of all kernels but communication, in `formulas`.
+# Of a formula, by the size that must be known: which of 1 and `SIZES` it has.
+_FORMULAS = {'bytes': [0, 1, 2], 'threads': [0, 3], '': [0]}
 _LEAST_US = 0.1  # Of a formula.
 # Of kernels of the same arithmetic, family and function: standard deviations
 # of the logarithm of their correction, and of a part of it that fades with the
@@ -88,11 +90,13 @@ class Calibration:
   def formula_us(self, name: str, point: Sequence[float]) -> float:
     """By the formula of the finest class that was seen."""
     kind, arithmetic = kinds.class_of(name)
-    keys = (f'{kind}, {arithmetic}', kind, f'{kinds.PRODUCT}, {arithmetic}',
-            kinds.PRODUCT if arithmetic else kinds.ELEMENTWISE, ALL)
-    formula = next((self.formulas[key] for key in keys if key in self.formulas),
-                   [0.0] * 4)
-    return max(_LEAST_US, float(_terms(np.array(point)) @ formula))
+    terms = np.array([1, *point])
+    for key in (f'{kind}, {arithmetic}', kind, f'{kinds.PRODUCT}, {arithmetic}',
+                kinds.PRODUCT if arithmetic else kinds.ELEMENTWISE, ALL):
+      for size, rates in self.formulas.get(key, {}).items():
+        if terms[_FORMULAS[size][-1]]:
+          return max(_LEAST_US, float(terms[_FORMULAS[size]] @ rates))
+    return _LEAST_US
 
   @functools.cached_property
   def formulas(self) -> dict[str, np.ndarray]:
@@ -198,33 +202,34 @@ def calibrate(source: str, gpu: str, kernels: Iterable[tuple],
                          for key, pair in host.items()}})
 
 
-def _terms(points: np.ndarray) -> np.ndarray:
-  """1 and the sizes; threads only where the bytes are unknown, because both
-  grow together. Shapes [.., 3] -> [.., 4]."""
-  terms = np.insert(points, 0, 1, axis=-1)
-  terms[..., 3] *= terms[..., 2] == 0
-  return terms
-
-
-def _fitted(table: np.ndarray) -> np.ndarray:
-  """least_us and rates, by the sizes of launches; of unknown ones 0.
+def _fitted(table: np.ndarray) -> dict[str, np.ndarray]:
+  """least_us and rates of each formula that some of the launches have.
 
   table: float64 [launches, 5]: `SIZES`, microseconds and weight. Minimizes the
   weighted sum of |log(formula / time)|, by reweighted least squares. least_us
   is at most what the shortest tenth takes, though all launches are large.
   """
   from scipy import optimize
-  terms = _terms(table[:, :3]) / table[:, 3:4]
-  scale, weight = terms.max(0) + 1e-300, table[:, 4]
-  least = np.quantile(table[:, 3], 0.1) * scale[0]
-  for _ in range(20):
-    root = np.sqrt(weight)[:, None]
-    rates = optimize.lsq_linear(terms / scale * root, root[:, 0], (
-        0, [least, *[np.inf] * 3]), method='bvls').x
-    ratio = terms / scale @ rates
-    weight = table[:, 4] / (
-        np.maximum(abs(ratio - 1), 0.1) * ratio.clip(0.01, 100))
-  return rates / scale
+  fitted = {}
+  for size, columns in _FORMULAS.items():
+    terms = np.insert(table[:, :3], 0, 1, axis=1)[:, columns]
+    some = terms[:, -1] > 0
+    if not some.any():
+      continue
+    us, share = table[some, 3], table[some, 4]
+    terms = terms[some] / us[:, None]
+    scale, weight = terms.max(0) + 1e-300, share
+    most = np.full(len(columns), np.inf)
+    most[0] = np.quantile(us, 0.1) * scale[0]
+    for _ in range(20):
+      root = np.sqrt(weight)[:, None]
+      rates = optimize.lsq_linear(terms / scale * root, root[:, 0], (0, most),
+                                  method='bvls').x
+      ratio = terms / scale @ rates
+      weight = share / (
+          np.maximum(abs(ratio - 1), 0.1) * ratio.clip(0.01, 100))
+    fitted[size] = rates / scale
+  return fitted
 
 
 def to_json(learned: Calibration) -> str:

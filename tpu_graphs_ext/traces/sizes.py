@@ -67,10 +67,10 @@ def _sizes_of_operator(work: Event, kind: str,
   while call and (outer := outer + 1) <= _MOST_OUTER:
     name = call.name.removeprefix('aten::')
     formula = _FORMULAS.get(name)
-    if kind == kinds.SORT:
-      formula = _sorted
-    elif 'cudnn_rnn' in name or 'miopen_rnn' in name:
+    if 'cudnn_rnn' in name or 'miopen_rnn' in name:
       formula = functools.partial(_recurrent, work, kind, blocks)
+    elif kind == kinds.SORT:  # What others sort is not their first argument.
+      formula = _sorted if call.name != name else None
     elif formula is None and call.name.startswith(('aten::', 'nccl:')) and (
         # A lookup reads only some rows of its inputs.
         kind not in (kinds.EMBEDDING, kinds.INDEXING)):
