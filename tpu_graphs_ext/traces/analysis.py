@@ -98,10 +98,8 @@ def compared(path: str, steps: Optional[Sequence[int]],
 
 def _step(trace: Trace, learned: Calibration, means: dict,
           recorded: dict) -> dict[str, Any]:
-  """Microseconds: the period, measured, predicted and with communication as
-  recorded (None without a host's constants); how long the GPU is busy; about
-  what the profiler adds to the host. And the steps left out. {} without a
-  launch."""
+  """Microseconds of a step, None where no host is known, and the steps left
+  out; {} without a launch."""
   (predicted, measured, slow), (known, *_) = (
       replay.replay(trace, learned.host, times)
       for times in (means, {**means, **recorded}))

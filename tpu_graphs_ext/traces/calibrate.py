@@ -1,11 +1,11 @@
 """Times of kernels learned from traces, to predict the kernels of others.
 
-    time = (least_us + sum of size / rate over `SIZES`) * correction
+    time = (least_us + multiply_adds / rate + bytes / bandwidth) * correction
 
-Latency and rates are fitted for each kind of kernel and its arithmetic. The
-correction is kriging (Gaussian process regression) of what the formula misses,
-from the launches nearest in size: those of the same function count most, then
-those of its family, then others of its kind.
+The constants are fitted for each kind of kernel and its arithmetic; where bytes
+are unknown, threads count instead. The correction is kriging (Gaussian process
+regression) of what the formula misses, from the launches nearest in size: those
+of the same function count most, then those of its family, then of its kind.
 """
 
 from __future__ import annotations
@@ -99,9 +99,9 @@ class Calibration:
     return _LEAST_US
 
   @functools.cached_property
-  def formulas(self) -> dict[str, np.ndarray]:
-    """By class ('kind', 'kind, arithmetic' or `ALL`): least_us and microseconds
-    for each unit of the sizes, float64 [4]."""
+  def formulas(self) -> dict[str, dict[str, np.ndarray]]:
+    """By class ('kind', 'kind, arithmetic' or `ALL`), then as in `_FORMULAS`:
+    least_us and microseconds for each unit of its sizes, float64."""
     rows = collections.defaultdict(list)
     for name, points in self.launches.items():
       kind, arithmetic = kinds.class_of(name)
@@ -115,12 +115,8 @@ class Calibration:
 
   @functools.cached_property
   def _known(self) -> dict[str, tuple]:
-    """By kind: of each function and size
-      `Times` [launches]
-      float64 [launches, 3]: sizes, 0 if unknown
-      float64 [launches]: residual, log(median / formula), and its variance
-      str [3, launches]: arithmetic, family, function
-    """
+    """By kind, of all launches: `Times`, sizes [.., 3], log(median / formula)
+    and its variance, and labels [3, ..]."""
     rows, known = collections.defaultdict(list), {}
     for name, points in self.launches.items():
       for point, times in points.items():
@@ -206,8 +202,8 @@ def _fitted(table: np.ndarray) -> dict[str, np.ndarray]:
   """least_us and rates of each formula that some of the launches have.
 
   table: float64 [launches, 5]: `SIZES`, microseconds and weight. Minimizes the
-  weighted sum of |log(formula / time)|, by reweighted least squares. least_us
-  is at most what the shortest tenth takes, though all launches are large.
+  weighted sum of |log(formula / time)|; least_us is at most what the shortest
+  tenth takes, though all launches are large.
   """
   from scipy import optimize
   fitted = {}
@@ -219,12 +215,11 @@ def _fitted(table: np.ndarray) -> dict[str, np.ndarray]:
     us, share = table[some, 3], table[some, 4]
     terms = terms[some] / us[:, None]
     scale, weight = terms.max(0) + 1e-300, share
-    most = np.full(len(columns), np.inf)
-    most[0] = np.quantile(us, 0.1) * scale[0]
+    least = np.quantile(us, 0.1) * scale[0]
     for _ in range(20):
       root = np.sqrt(weight)[:, None]
-      rates = optimize.lsq_linear(terms / scale * root, root[:, 0], (0, most),
-                                  method='bvls').x
+      rates = optimize.lsq_linear(terms / scale * root, root[:, 0], (
+          0, [least, *[np.inf] * len(columns[1:])]), method='bvls').x
       ratio = terms / scale @ rates
       weight = share / (
           np.maximum(abs(ratio - 1), 0.1) * ratio.clip(0.01, 100))

@@ -129,9 +129,8 @@ def _finder(trace: Trace) -> Callable[[float, float], list[Event]]:
 def host_of(trace: Trace) -> dict[str, tuple[float, int]]:
   """Mean times of the host's pauses and calls, and of the GPU's latencies.
 
-  With how many there were. Keys are the words above, some followed by names:
-  'pause A > B' is the pause between commands A and B, 'stall A > B' a long wait
-  of a stream that nothing in the trace explains.
+  With how many there were. Keys are the words above, some followed by names: a
+  stall is a long wait of a stream that nothing in the trace explains.
   """
   times = collections.defaultdict(list)
   commands = commands_of(trace)
