@@ -89,8 +89,8 @@ READERS = {
         lambda: MODELS, lambda path: lowering.require_names(
             f'{path}:f', 'f32[2]'), '.py'),
     'hlo/tuning.py _read': (
-        lambda: tiny_tuning.tile_data().SerializeToString(),
-        tuning.read_tile_kernels),
+        lambda: tiny_tuning.layout_data().SerializeToString(),
+        tuning.read_results),
     'load_models.py models_module': (
         lambda: MODELS, load_models.models_module),
     'load_models.py require_in_text': (
