@@ -7,8 +7,8 @@ import types
 import numpy as np
 import pytest
 
+from support import tiny_hlo
 from support.libtpu import needs_libtpu
-from support.tiny_hlo import elementwise
 from tpu_graphs_ext import cli
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.errors import UserError
@@ -28,14 +28,9 @@ from tpu_graphs_ext.tasks.tile import LoadSettings
 
 def tiled():
   """An elementwise kernel of f32 [32, 256] with the tile [4, 2]."""
-  module = elementwise([32, 256])
+  module = tiny_hlo.tiled([32, 256], [4, 2], 7)
   for node in protos.nodes(module):
     node.shape.layout.memory_space = 1
-  module.computations[0].instructions[1].backend_config = json.dumps({
-      'window_config': {
-          'output_window_bounds': ['4', '2'], 'estimated_cycles': '7',
-          'iteration_bounds': ['1', '1'], 'buffering_level': '2'},
-      'used_scoped_memory_configs': [], 'flag_configs': []}).encode()
   return module
 
 
@@ -54,7 +49,7 @@ def test_a_module_with_a_tile_of_ones_choice():
   assert list(order.instruction_ids) == [
       node.id for node in protos.nodes(module)]
   with pytest.raises(UserError, match='elementwise: the compiler chose no til'):
-    kernel_modules.with_tile(elementwise([32, 256]), [2, 1])
+    kernel_modules.with_tile(tiny_hlo.elementwise([32, 256]), [2, 1])
 
 
 def choice(place, *bounds):

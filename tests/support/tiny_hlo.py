@@ -36,8 +36,11 @@ def tiled(dims, bounds, cycles):
   """`elementwise` as optimised: with the compiler's tile and estimate."""
   module = elementwise(dims)
   module.computations[0].instructions[1].backend_config = json.dumps({
-      'window_config': {'output_window_bounds': list(map(str, bounds)),
-                        'estimated_cycles': str(cycles)}}).encode()
+      'window_config': {
+          'output_window_bounds': list(map(str, bounds)),
+          'estimated_cycles': str(cycles), 'iteration_bounds': ['1', '1'],
+          'buffering_level': '2'},
+      'used_scoped_memory_configs': [], 'flag_configs': []}).encode()
   return module
 
 

@@ -28,8 +28,6 @@ from tpu_graphs_ext.hlo import (
   tpu_compiler,
 )
 
-LIST = 'modules.json'
-
 
 def write(folder: str, sources: Sequence[kernel_sources.Source],
           rankings: Sequence[Any], tpu: str) -> tuple[int, list[str]]:
@@ -67,7 +65,7 @@ def write(folder: str, sources: Sequence[kernel_sources.Source],
     contents[row['module']] = module.SerializeToString()
     contents[row['module'].removesuffix('.pb') + '.tpu'] = executable
     kept.append(row)
-  contents[LIST] = json.dumps(
+  contents['modules.json'] = json.dumps(
       {'tpu': libtpu.generation(tpu), 'modules': kept}, indent=1).encode()
   try:
     with files.new_folder(files.full_path(folder)) as temporary:

@@ -127,20 +127,17 @@ class Compiler:
 
   def compile(self, program: bytes, program_format: str, options: bytes,
               to_run: bool = False) -> tuple[bytes, bytes]:
-    """Compiles a program.
+    """(optimised program, executable for this version of libtpu if `to_run`).
 
     Args:
       program: StableHLO, or a serialized `HloModuleProto`.
       program_format: 'mlir', or 'hlo'.
       options: of `tpu_compiler.compile_options`.
-      to_run: whether to serialize the executable.
+      to_run: whether to serialize the executable, else empty.
 
-    Returns (the optimised program, the executable for this version of libtpu;
-    empty unless `to_run`). The first is a serialized
-    `HloModuleProtoWithConfig`, whose first field is the module, so it parses as
-    an `HloProto` too.
-
-    Raises PjrtError if the compiler refuses the program.
+    The optimised program is a serialized `HloModuleProtoWithConfig`, whose
+    first field is the module, so it parses as an `HloProto` too. Raises
+    PjrtError if the compiler refuses the program.
     """
     form = program_format.encode()
     source = _struct(*_text(program), *_text(form))

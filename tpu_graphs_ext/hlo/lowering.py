@@ -15,7 +15,6 @@ import os
 import re
 import sys
 import types
-from collections.abc import Iterator
 from typing import Any, Callable
 
 from tpu_graphs_ext.errors import UserError, how_to_install, reason_of
@@ -356,12 +355,12 @@ def is_jax(function, arguments: tuple = ()) -> bool:
         '__name__', '').split('.')[0])
     if roots & (_JAX_LIBRARIES | _TF_LIBRARIES):
       return not roots & _TF_LIBRARIES
-    within = [getattr(inner, name, None)
-              for name in ('__self__', 'func', '__wrapped__')]
-    if isinstance(within[0], types.ModuleType) or not any(
-        each is not None for each in within):
+    inner = next((within for within in (
+        getattr(inner, name, None)
+        for name in ('__self__', 'func', '__wrapped__'))
+                  if within is not None), None)
+    if inner is None or isinstance(inner, types.ModuleType):
       break
-    inner = next(each for each in within if each is not None)
   names = {getattr(value, '__name__', '').split('.')[0]
            for value in getattr(inspect.unwrap(getattr(
                function, 'func', function)), '__globals__', {}).values()
@@ -371,12 +370,10 @@ def is_jax(function, arguments: tuple = ()) -> bool:
   return 'tensorflow' not in names and not _JAX_LIBRARIES.isdisjoint(names)
 
 
-def _leaves(arguments: Any) -> Iterator[Any]:
+def _leaves(arguments: Any) -> list:
   """What is in nested tuples, lists and dicts."""
-  if isinstance(arguments, (tuple, list)):
-    for each in arguments:
-      yield from _leaves(each)
-  elif isinstance(arguments, dict):
-    yield from _leaves(list(arguments.values()))
-  else:
-    yield arguments
+  if isinstance(arguments, dict):
+    arguments = list(arguments.values())
+  if not isinstance(arguments, (tuple, list)):
+    return [arguments]
+  return [leaf for each in arguments for leaf in _leaves(each)]
