@@ -30,8 +30,8 @@ ROWS = {
 PANELS = (  # Table, split, title.
     ('accuracy-compiled', 'test', "Test programs\nTPU compiler's estimates"),
     ('accuracy-compiled', 'real', '15 real kernels\ntimed on a TPU v3'),
-    ('accuracy-cpu', 'valid', 'C loops\ntimed on a CPU'),
-    ('accuracy-gpu', 'valid', 'Triton kernels\ntimed on a GPU'))
+    ('accuracy-timed', 'cpu_valid', 'C loops\ntimed on a CPU'),
+    ('accuracy-timed', 'gpu_valid', 'Triton kernels\ntimed on a GPU'))
 COLORS = {1: '#c2410c', 5: '#1d4ed8'}
 INK, LINE = '#1b1f24', '#9ca3af'
 

@@ -275,6 +275,13 @@ def _side_by_side(parts: Mapping[str, Cells]) -> Cells:
   return cells
 
 
+def _joined(*tables: Cells) -> Cells:
+  """The columns of several tables with the same rows."""
+  return {row: dict(collections.ChainMap(*(table.get(row, {})
+                                           for table in tables)))
+          for row in tables[0]}
+
+
 def views() -> dict[str, Union[View, str]]:
   """Every table of a page, by name."""
   return {**_shipped_views(), **_accuracy_views(), **_speed_views(),
@@ -322,17 +329,20 @@ def _shipped_views() -> dict[str, View]:
 
 def _accuracy_views() -> dict[str, View]:
   """Of models that `accuracy.py` trains: docs/results.md, docs/layout.md."""
-  timed = _ranked('valid_', {'top1': 1, 'top5': 2, 'top10': 2, 'opa': 3})
   layouts = {'kendall': 3, 'top1': 1, 'top10': 1}
+  timed = {'top1': 1, 'top5': 2, 'opa': 3}
   return {
       'accuracy-compiled': View(
           [(head, template.replace(':.3f', '.value:.3f'))  # To be narrow.
            for head, template in _two_kinds('test programs', 'real kernels')],
           of_accuracy('compiled_v3'), {**_MODELS, **_CHOICES}),
-      **{f'accuracy-{name}': View(
-          timed, {**of_numbers(data), **of_accuracy(data)},
-          {**_MODELS, **_CHOICES, 'default': 'the default tile of the data'})
-         for name, data in (('cpu', 'measured_tiles'), ('gpu', 'gpu_tiles'))},
+      'accuracy-timed': View(
+          [*_ranked('cpu_valid_', timed, 'CPU: '),
+           *_ranked('gpu_valid_', timed, 'GPU: ')],
+          _side_by_side({name: {**of_numbers(data), **of_accuracy(data)}
+                         for name, data in (('cpu', 'measured_tiles'),
+                                            ('gpu', 'gpu_tiles'))}),
+          {**_MODELS, **_CHOICES, 'default': 'the default tile of the data'}),
       'layout': View(
           [*_ranked('random_test_', layouts, '`random`: '),
            *_ranked('default_test_', layouts, '`default`: ')],
@@ -358,11 +368,10 @@ def _speed_views() -> dict[str, View]:
               'MyEarlyJoinSAGE', 'AnalyticTileModel', 'EarlyJoinSAGE')}),
       'speed-ranking': View(
           [('oneDNN off', seconds % 0), ('times as fast', times % 0),
-           ('oneDNN on', seconds % 1), ('times as fast', times % 1)],
-          of_speed('ranking'), rankers),
-      'speed-memory': View(
-          [(f'{tiles:,} tiles', peak % tiles) for tiles in (100, 1000, 10_000)],
-          of_speed('memory'), rankers),
+           ('oneDNN on', seconds % 1), ('times as fast', times % 1),
+           *((f'memory, {tiles:,} tiles', peak % tiles)
+             for tiles in (1000, 10_000))],
+          _joined(of_speed('ranking'), of_speed('memory')), rankers),
       'speed-training': View(
           [("baseline's `models.py`", '{baseline, step:.1f} ms'),
            ("ours, in the baseline's script",
