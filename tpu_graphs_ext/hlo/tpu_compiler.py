@@ -238,19 +238,13 @@ def _kernel(node, nodes, computations) -> protos.HloModuleProto:
         waiting.extend(inner.called_computation_ids)
   kernel.computations.extend(  # In stored order, callees first.
       c for number, c in computations.items() if number in called)
-  largest = max([node.id, *computations,
-                 *(inner.id for inner in protos.nodes(kernel))])
-  # The whole entry gets new ids, the root too: XLA wants ids whose lower 32
-  # bits differ within a computation.
-  new_ids = {operand: largest + 2 + number for number, operand in enumerate(
-      dict.fromkeys(node.operand_ids))}
   entry = kernel.computations.add(
-      id=largest + 1, name=node.name, root_id=largest + 2 + len(new_ids))
+      id=1 + max(computations), name=node.name, root_id=node.id)
   parameters = 0
-  for operand, number in new_ids.items():
+  for operand in dict.fromkeys(node.operand_ids):
     source = nodes[operand]
     argument = entry.instructions.add(
-        id=number, name=source.name, opcode='parameter', shape=source.shape)
+        id=operand, name=source.name, opcode='parameter', shape=source.shape)
     if source.opcode != 'constant' or source.shape.dimensions:
       argument.parameter_number = parameters
       parameters += 1
@@ -258,10 +252,7 @@ def _kernel(node, nodes, computations) -> protos.HloModuleProto:
     argument.opcode = 'constant'
     if source.HasField('literal'):
       argument.literal.CopyFrom(source.literal)
-  root = entry.instructions.add()
-  root.CopyFrom(node)
-  root.id = entry.root_id
-  root.operand_ids[:] = [new_ids[i] for i in node.operand_ids]
+  entry.instructions.add().CopyFrom(node)
   kernel.entry_computation_id = entry.id
   kernel.entry_computation_name = entry.name
   return kernel
