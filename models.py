@@ -1523,6 +1523,7 @@ class _Hardware(NamedTuple):
   # A layout tile of tiles twice as large as can move at full speed.
   crowd_ns: float = 12.0
   lone_ns: float = 12.0     # The same, of an operation outside a fusion.
+  partial_ns: float = 21.0  # See `_Counts.partials`.
 
 
 _TRAINED_CONSTANTS = _Hardware._fields[5:]
@@ -1531,7 +1532,7 @@ _MACHINES = (
     _Hardware(),
     _Hardware(in_elements=1.0, lanes=1, sublanes=1, matrix_side=1, cores=132,
               wait_ns=0.0, step_ns=45.0, matrix_row_ns=0.6 / 128 ** 2,
-              vector_ns=0.9 / 1024))
+              vector_ns=0.9 / 1024, partial_ns=0.0))
 
 
 def _product(x: tf.Tensor) -> tf.Tensor:
@@ -1755,7 +1756,8 @@ class _Nodes:
     def any_of(mask):  # [nodes] -> [kernels]
       return tf.math.segment_max(mask, self.kernel_of)
 
-    is_off_chip = 1 - tf.sign(tf.squeeze(self.column['on_chip'], 1))
+    is_off_chip = _as_float(  # A 4 there is of int4, not of the chip.
+        tf.not_equal(tf.squeeze(self.column['on_chip'], 1), 1))
     is_copy = any_of(self.opcode_is(_COPY))
     is_single = 1 - any_of(self.opcode_is(_FUSION))
     # A copy, or a constant's, that neither reads nor writes main memory.
@@ -1787,13 +1789,21 @@ class _Nodes:
 
   def _find_summed(self) -> None:
     """Sets `summed` [kernels, 6], 1 for physical dimensions of the tiled tensor
-    over which a kernel without a product reduces: one program loops there."""
+    over which a kernel without a product reduces: one program loops there; and
+    `reduces_several` [kernels, 1], 1 where it reduces several tensors at once,
+    which leaves the node no shape: then over one dimension."""
     picked, reduces = self.pick(self.opcode_is(_REDUCE) * tf.sign(
         self._graph.sum_of('producers', self._as_tiled)))
-    tiled = self.tiled_rows
-    kept = _matvec(tiled.order, self.kept_by(picked, tiled))  # [kernels, 6]
-    self.summed = (_leading(tiled.rank) - kept) * (
-        reduces * (1 - self.has_convolution))[:, tf.newaxis]
+    tiled, has_sum = self.tiled_rows, reduces * (1 - self.has_convolution)
+    several = tf.gather(  # Two tensors, two first values, a computation.
+        _as_float(self._graph.degree['producers'] > 4)[:, tf.newaxis]
+        * _as_float(self.rank < 1), picked)
+    kept = tf.where(several > 0, _leading(tiled.rank) - tf.squeeze(  # As below.
+        self._listed(picked, tf.ones_like(several))[:, :1], 1),
+                    self.kept_by(picked, tiled))
+    self.summed = has_sum[:, tf.newaxis] * (  # [kernels, 6]
+        _leading(tiled.rank) - _matvec(tiled.order, kept))
+    self.reduces_several = has_sum[:, tf.newaxis] * several
 
   def _listed(self, index: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
     """One-hot rows [rows, 6, 6] of the first dimensions, [rows, 1] of them,
@@ -1895,7 +1905,8 @@ class _Loops(NamedTuple):
                        # product's operands, else the largest input and output
   minor_first: tf.Tensor  # int32 [kernels, 30], of axes and `picked`,
                        # each tensor's most minor one first
-  summed: tf.Tensor    # [kernels, 6], see `_Nodes`
+  summed: tf.Tensor    # [kernels, 6], see `_Nodes`, as the next one
+  reduces_several: tf.Tensor  # [kernels, 1]
   hardware: _Hardware
 
 
@@ -1919,6 +1930,7 @@ class _Counts(NamedTuple):
                        # of a single tile of a core.
   all_tiles: tf.Tensor  # Layout tiles of all tiles.
   idle: tf.Tensor      # Steps of all cores over those with a tile.
+  partials: tf.Tensor  # Layout tiles of partial results that steps compare.
   is_alone: tf.Tensor  # `_Loops.is_alone`.
   COLUMNS = 13         # The first ones, which a network reads.
 
@@ -1970,7 +1982,8 @@ class _Geometry:
         is_alone=nodes.is_alone, waits=nodes.waits,
         streams=streams, picked=picked, minor_first=_minor_first(
             tf.concat([tiled.rank, filters.rank, ranks], 1)),
-        summed=nodes.summed, hardware=hardware)
+        summed=nodes.summed, reduces_several=nodes.reduces_several,
+        hardware=hardware)
 
   @staticmethod
   def tiles(loops: _Loops, raw: tf.Tensor) -> tf.Tensor:
@@ -2028,8 +2041,23 @@ class _Geometry:
         footprint_bytes=held + sum_bytes * tile_elements,
         padding=padding + tf.zeros_like(steps), waits=waits,
         all_tiles=steps * of_tile, idle=idle,
+        partials=steps * cls._partials(loops, trips, elements),
         is_alone=tf.expand_dims(loops.is_alone, -1) + tf.zeros_like(steps)
     ), covered
+
+  @staticmethod
+  def _partials(loops: _Loops, trips: tf.Tensor,
+                elements: tf.Tensor) -> tf.Tensor:
+    """Layout tiles of the partial results that a step compares, those of all
+    cuts along what is reduced, if it is several tensors as in an argmax; by the
+    compiler's log: [kernels, configs]."""
+    summed = loops.summed[..., tf.newaxis] > 0  # [kernels, 6, 1]
+    cuts, kept = (_product(x) for x in (  # [kernels, configs]
+        tf.where(summed, trips[:, :_DIMS], 1.0),
+        tf.where(summed, 1.0, elements[:, :_DIMS])))
+    tiles = tf.math.ceil(
+        kept / (loops.hardware.lanes * loops.hardware.sublanes))
+    return loops.reduces_several * cuts * tiles
 
   @staticmethod
   def waves(loops: _Loops, tile: tf.Tensor) -> tuple:
@@ -2508,6 +2536,7 @@ class _Machine(tf.keras.layers.Layer):
       m = wait * waits + moved_bytes / bandwidth + piece * pieces
           + (lone where is_alone, else crowd) * all_tiles * max(0, crowding - 1)
       a = matrix_row * matrix_rows + vector * vector_registers
+          + partial * partials
   The last term is the first transfer, which nothing hides. Constants are
   c = c_0 exp(10 w): an optimizer step of 1e-3 changes a constant by 1 %.
   """
@@ -2548,7 +2577,8 @@ class _Machine(tf.keras.layers.Layer):
                             + crowd_ns * counts.all_tiles
                             * tf.maximum(0.0, counts.crowding - 1))
     arithmetic = counts.idle * (c['matrix_row_ns'] * counts.matrix_rows
-                                + c['vector_ns'] * counts.vector_registers)
+                                + c['vector_ns'] * counts.vector_registers
+                                + c['partial_ns'] * counts.partials)
     first = counts.block_bytes / c['bytes_per_ns']
     log_time = tf.math.log(
         launch + steps + first + tf.maximum(memory, arithmetic)

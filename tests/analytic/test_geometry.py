@@ -195,10 +195,33 @@ def test_a_copy():
       'rounding': [1, 4 / 3, 1], 'waits': [1, 2, 6],
       # An operation alone moves 128 layout tiles at full speed.
       'crowding': [0, 4 / 128, 1 / 128], 'is_alone': [1] * 3,
-      'all_tiles': [6, 8, 6], 'idle': [1] * 3}
+      'all_tiles': [6, 8, 6], 'idle': [1] * 3, 'partials': [0] * 3}
   assert set(counts) == set(expected)
   for name, values in expected.items():
     np.testing.assert_allclose(counts[name], values, 1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize('axis, partials', [
+    # Tiles of [24, 1000], [16, 512] and [8, 128] of 3 x 8 layout tiles. Along
+    # rows they leave 1 x 1000, 1 x 512 and 1 x 128 elements of 1024, of 1, 2
+    # and 3 cuts: 1 * 1 * 1, 4 steps of 2 * 1, 24 of 3 * 1.
+    (0, [1, 8, 72]),
+    # Along columns 24, 16 and 8 elements, of 1, 2 and 8 cuts.
+    (1, [1, 8, 192])])
+def test_an_argmax_compares_the_partial_results_of_all_cuts(axis, partials):
+  """Two tensors are reduced at once, so the node has no shape."""
+  module = elementwise([24, 1000])
+  entry = module.computations[0]
+  for number, opcode, dims in ((12, 'iota', [24, 1000]), (13, 'constant', []),
+                               (14, 'constant', []), (15, 'constant', [])):
+    add(entry, number, opcode, dims)
+  root = add(entry, 16, 'reduce', [], operands=[11, 12, 13, 14, 15])
+  root.dimensions.append(axis)
+  entry.root_id = 16
+  tiles = [[3, 8], [2, 4], [1, 1]]
+  assert counts_of(module, tiles)['partials'].tolist() == partials
+  del root.operand_ids[1], root.operand_ids[2:]  # A sum to one number.
+  assert not counts_of(module, tiles)['partials'].any()
 
 
 def on_chip(module, *ids):

@@ -19,7 +19,7 @@ STATS = checks.stats_of(KERNELS)
 # Round numbers, so that sums can be done by hand.
 MACHINE = dict(launch_ns=100, wait_ns=10, step_ns=4, bytes_per_ns=1024,
                piece_ns=1, matrix_row_ns=2, vector_ns=3, unhidden=0.5,
-               crowd_ns=5, lone_ns=7)
+               crowd_ns=5, lone_ns=7, partial_ns=6)
 COUNTS = dict(steps=3, idle=1, moved_bytes=4096, pieces=6, crowding=1,
               all_tiles=2, matrix_rows=7, vector_registers=2, block_bytes=2048)
 
@@ -67,6 +67,8 @@ def test_analytic_time_by_hand():
     # ns more, or 28 of an operation outside a fusion.
     (dict(crowding=3), 100 + 12 + 30 + 0.5 * 20 + 2),
     (dict(crowding=3, is_alone=1), 100 + 12 + 38 + 0.5 * 20 + 2),
+    # Arithmetic 20 + 6 * 5 = 50 ns.
+    (dict(partials=5), 100 + 12 + 50 + 0.5 * 10 + 2),
     (dict(waits=2), 100 + 12 + 10 * 2 + 10 + 0.5 * 20 + 2),
     # A half more steps than have a tile: all but the launch and the first
     # transfer takes as much longer.

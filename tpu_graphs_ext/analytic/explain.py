@@ -196,6 +196,7 @@ def _terms(counted: Mapping[str, Any], constants: TpuConstants) -> Terms:
       pieces=idle * (constants.wait_ns * counted['waits']
                      + constants.piece_ns * counted['pieces']),
       matrix=idle * constants.matrix_row_ns * counted['matrix_rows'],
-      vector=idle * constants.vector_ns * counted['vector_registers'],
+      vector=idle * (constants.vector_ns * counted['vector_registers']
+                     + constants.partial_ns * counted['partials']),
       first_transfer=counted['block_bytes'] / constants.bytes_per_ns,
       unhidden=constants.unhidden)

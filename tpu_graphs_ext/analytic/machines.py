@@ -29,6 +29,7 @@ class TpuConstants:
   # A layout tile of tiles twice as large as can move at full speed.
   crowd_ns: float = 12.0
   lone_ns: float = 12.0  # The same, of an operation outside a fusion.
+  partial_ns: float = 21.0  # A layout tile of partial results of an argmax.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,9 +38,9 @@ class Machine:
 
   What only legal tiles ask for was inferred from the tiles that the compiler
   weighs (v5e, v5p, v6e, v7x), and from measured ones (v3). `tile_ns` are
-  launch, wait, step, piece, vector, crowd and lone of `TpuConstants`, near the
-  fit to the compiler's cycles of the sample data's train programs; without them
-  they are a v3's.
+  launch, wait, step, piece, vector, crowd, lone, partial of `TpuConstants`,
+  near the fit to the compiler's cycles of the sample data's train programs;
+  without them they are a v3's.
   """
   bytes_per_ns: float  # Bandwidth of main memory.
   flops_per_ns: float  # bfloat16 operations, two for each multiply-add.
@@ -65,10 +66,10 @@ class Machine:
     """Of the analytic time of tiles."""
     if not self.tile_ns:
       return TpuConstants()
-    launch, wait, step, piece, vector, crowd, lone = self.tile_ns
+    launch, wait, step, piece, vector, *others = self.tile_ns
     return TpuConstants(
         launch, wait, step, self.bytes_per_ns, piece,
-        2 * self.matrix_unit ** 2 / self.flops_per_ns, vector, 0.0, crowd, lone)
+        2 * self.matrix_unit ** 2 / self.flops_per_ns, vector, 0.0, *others)
 
   def rate(self, narrow: str) -> float:
     """Operations per ns for operands of 8-bit type `narrow`, or '' if wider."""
@@ -77,23 +78,23 @@ class Machine:
 
 _OLD = {'cut_unit': 128, 'divides': False, 'copies': True,
         'fills': (1.04, 1.2, 1.2)}
-_V5P_NS = 320, 565, 67, 0.13, 0.5, 3.9, 3.7
+_V5P_NS = 320, 565, 67, 0.13, 0.5, 3.9, 3.7, 73.0
 MACHINES = {
     'v2': Machine(300, 22.5e3, '', 128, 16 * _MIB, 16 * _MIB, **_OLD),
     'v3': Machine(450, 61.5e3, '', 128, 16 * _MIB, 16 * _MIB, **_OLD),
     'v4': Machine(614, 137.5e3, '', 128, 16 * _MIB, 16 * _MIB, cores=2,
                   tile_ns=_V5P_NS, cut_unit=2048),
     'v5e': Machine(819, 197e3, 'int8', 128, 128 * _MIB, 16 * _MIB,
-                   tile_ns=(540, 975, 220, 0.08, 1.65, 9.1, 8.9),
+                   tile_ns=(540, 975, 220, 0.08, 1.65, 9.1, 8.9, 10.8),
                    fills=(2.0, 1.1, 1.0)),
     'v5p': Machine(1382, 229.5e3, 'int8', 128, 64 * _MIB, 16 * _MIB,
                    cores=2, tile_ns=_V5P_NS, cut_unit=2048),
     'v6e': Machine(1640, 918e3, 'int8', 256, 128 * _MIB, 32 * _MIB,
-                   tile_ns=(210, 800, 480, 0.08, 0.66, 3.6, 4.4),
+                   tile_ns=(210, 800, 480, 0.08, 0.66, 3.6, 4.4, 73.0),
                    fills=(2.0, 1.1, 1.0)),
     'v7x': Machine(3690, 1153e3, 'fp8', 256, 64 * _MIB, 32 * _MIB,
                    accumulates=True, block_columns=256,
-                   tile_ns=(375, 715, 360, 0.09, 0.5, 1.7, 0.2)),
+                   tile_ns=(375, 715, 360, 0.09, 0.5, 1.7, 0.2, 58.0)),
 }
 # Those whose tiles nobody measured or saw the compiler weigh; their rules for
 # legal tiles and their `tile_ns` are another generation's.
