@@ -8,6 +8,7 @@ from support.feature_tiles import kernel_of_module, kernel_of_nodes, loops_of
 from support.tiny_hlo import add, convolution, elementwise, product
 from tpu_graphs_ext.analytic import geometry
 from tpu_graphs_ext.analytic.machines import MACHINES
+from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.hlo import protos
 
 LAYOUT_TILE = 8 * 128 * 4  # Bytes, of float32.
@@ -250,6 +251,15 @@ def test_tensors_on_chip_do_not_move(
   assert counts['pieces'] == 2 * moved
   assert counts['waits'] == 2 * waits and counts['crowding'] == 4 / most
   assert counts['footprint_bytes'] == 2 * 2 * block  # Wherever they are.
+
+
+def test_a_size_in_bits_keeps_no_tensor_on_chip():
+  """XLA wrote the 4 of int4 into the column that here is 1 on chip."""
+  kernel = kernel_of_module(elementwise([64, 128]))
+  for bits, is_on_chip in ((1, True), (4, False)):
+    kernel.node_feat[:, schema.NODE_GROUPS['element_size_in_bits']] = bits
+    loops, = geometry.loops_of([kernel])
+    assert loops.on_chip.tolist() == [is_on_chip] * 2
 
 
 @pytest.mark.parametrize('kept, waits', [
