@@ -1498,9 +1498,9 @@ _REDUCE, _REDUCE_WINDOW, _SLICE, _TRANSPOSE, _TUPLE = 70, 72, 92, 98, 100
 _FREE_OPCODES = (11, 13, 24, 26, 34, 41, 45, 48, 63, 75, 100)
 _transposed = tf.linalg.matrix_transpose
 # Layout tiles of a tile up to which a TPU's compiler expects transfers at full
-# speed, by its log: of a fusion or a copy; of a copy within on-chip memory, and
-# of any other operation outside a fusion.
-_ROOMY, _NARROW = 1024.0, 128.0
+# speed, by its log: of a fusion or a copy; of a copy within on-chip memory, of
+# any other operation outside a fusion, and of a fusion with more inputs.
+_ROOMY, _NARROW, _MOST_INPUTS = 1024.0, 128.0, 12
 _PLACES = [float(i) for i in range(_DIMS)]
 _EYE = [[float(i == j) for j in range(_DIMS)] for i in range(_DIMS)]
 
@@ -1522,7 +1522,7 @@ class _Hardware(NamedTuple):
   unhidden: float = 0.05    # Part of the shorter of memory and arithmetic.
   # A layout tile of tiles twice as large as can move at full speed.
   crowd_ns: float = 12.0
-  lone_ns: float = 12.0     # The same, of an operation outside a fusion.
+  lone_ns: float = 12.0     # The same, see `_Loops.is_alone`.
   partial_ns: float = 21.0  # See `_Counts.partials`.
 
 
@@ -1768,7 +1768,9 @@ class _Nodes:
     is_packed = _as_float(
         tf.gather(self.element_bytes[:, 0], self.tiled) < 4)
     self.waits = (1 - self.has_convolution) * (1 - is_inside * (1 - is_packed))
-    self.is_alone = is_single * (1 - is_copy)
+    has_many = _as_float(_MOST_INPUTS < tf.math.segment_sum(
+        self.inputs, self.kernel_of))
+    self.is_alone = tf.maximum(is_single * (1 - is_copy), has_many)
     is_narrow = self.is_alone + is_copy * is_inside
     self.most_tiles = tf.where(
         has_room > 0, _MOST, tf.where(is_narrow > 0, _NARROW, _ROOMY))
@@ -1898,7 +1900,8 @@ class _Loops(NamedTuple):
   vector_ops: tf.Tensor       # [kernels]
   sum_bytes: tf.Tensor        # [kernels], of a product's sums, an element
   most_tiles: tf.Tensor       # [kernels], see `_Counts.crowding`
-  is_alone: tf.Tensor         # [kernels], 1 for an operation outside a fusion
+  is_alone: tf.Tensor         # [kernels], 1 for an operation outside a fusion,
+                              # and a fusion of more than `_MOST_INPUTS`
   waits: tf.Tensor            # [kernels], of a step without a product
   streams: _Streams
   picked: tf.Tensor    # int32 [kernels, 3], streams: the largest input; then a

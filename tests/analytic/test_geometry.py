@@ -253,6 +253,26 @@ def test_tensors_on_chip_do_not_move(
   assert counts['footprint_bytes'] == 2 * 2 * block  # Wherever they are.
 
 
+@pytest.mark.parametrize('inputs, most, is_alone', [
+    (12, 1024, 0), (13, 128, 1)])
+def test_a_fusion_of_more_than_twelve_inputs_slows_down_early(
+    inputs, most, is_alone):
+  """A sum of rows that are broadcast, in two steps of 4 layout tiles."""
+  module = protos.HloModuleProto(name='wide', entry_computation_id=2)
+  body = module.computations.add(id=1, root_id=80)
+  entry = module.computations.add(id=2, root_id=81)
+  for number in range(inputs):
+    for computation, first in ((body, 10), (entry, 40)):
+      add(computation, first + number, 'parameter', [128],
+          parameter_number=number)
+  add(body, 80, 'map', [64, 128], operands=range(10, 10 + inputs))
+  add(entry, 81, 'fusion', [64, 128], operands=range(40, 40 + inputs),
+      called_computation_ids=[1])
+  counts = counts_of(module, [[4, 1]])
+  assert counts['streams'] == inputs + 1
+  assert counts['crowding'] == 4 / most and counts['is_alone'] == is_alone
+
+
 def test_a_size_in_bits_keeps_no_tensor_on_chip():
   """XLA wrote the 4 of int4 into the column that here is 1 on chip."""
   kernel = kernel_of_module(elementwise([64, 128]))
