@@ -74,14 +74,14 @@ def test_the_tables(capsys, trace, learned):
   assert (code, err) == (0, '')
   for said in ('t.json.gz: a GPU, steps 2', 'not compared, takes 40 us',
                'measured 100.0, predicted 100.0 (+0.0 %), with communication '
-               'as recorded 100.0 (+0.0 %)', ADD,
+               'as recorded 100.0 (+0.0 %)',
                'The GPU is busy for 50 us of it. The profiler adds about 16 us '
                'to the host; without it expect about 84 us'):
     assert said in out
   row, = (line.split() for line in out.splitlines()
           if line.startswith('element-wise'))
-  assert row == ['element-wise', '1', '10.0', '8.0', '0.800', '20.0', '%',
-                 '20.0', '%']
+  assert row == ['element-wise', '1', '10.000', '8.000', '0.800', '0.200',
+                 '0.200']
 
 
 def test_several_traces_and_a_sweep(trace, tmp_path, capsys):

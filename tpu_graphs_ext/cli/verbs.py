@@ -246,8 +246,6 @@ def _steps(text: str) -> range:
              'from other traces'),
         flag('--step', 'N[-M]', 'only these steps (ProfilerStep#N); not given: '
              'all', type=_steps),
-        flag('--top', 'N', 'number of kernel functions to show', 15,
-             type=flags.not_negative),
         JSON])
 def trace(args: Namespace) -> None:
   if bool(args.calibrate) == bool(args.hardware):
@@ -273,7 +271,7 @@ def trace(args: Namespace) -> None:
   result = analysis.compared(
       args.file[0], args.step, calibrate.read(args.hardware))
   flags.show(args, lambda: analysis.to_json(result),
-             lambda: analysis.text(result, args.top))
+             lambda: analysis.text(result))
 
 
 @flags.verb(

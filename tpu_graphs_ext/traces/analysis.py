@@ -14,20 +14,18 @@ import pandas as pd
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.traces import calibrate, kinds, kineto, replay, sizes
 from tpu_graphs_ext.traces.calibrate import Calibration
-from tpu_graphs_ext.traces.kineto import Trace
 
 ALL = 'all of these'
 COLUMNS = ['kernel', 'operator', 'kind', 'start_us', 'measured_us',
            'predicted_us', 'error', *sizes.SIZES]
 # What the profiler adds to the host, in microseconds for each operator and each
-# call of the runtime, where a calibration does not tell: with it and without,
-# two programs on an H200 (PyTorch 2.11) took 21.7 and 9.6, 25.0 and 18.7 ms.
+# call of the runtime, where no sweep tells: fits two programs on an H200.
 _ADDED = {'operator': 0.6, 'runtime': 7.4}
 
 
 class Comparison(NamedTuple):
   """Predicted and measured times of a trace."""
-  trace: Trace
+  trace: kineto.Trace
   source: str  # Of the calibration.
   kernels: pd.DataFrame  # `COLUMNS` of each kernel, copy and fill, by start.
   step: dict[str, Any]  # See `_step`.
@@ -39,16 +37,15 @@ def calibrated(paths: str | Sequence[str],
                learned: Optional[Calibration] = None) -> Calibration:
   """Learns the constants of a GPU from the kernels of traces' steps, or all.
 
-  Adds to what was `learned` before. The host's constants come from programs: in
-  a sweep its pauses mean nothing. Raises UserError unless these are traces of
-  one GPU, with GPU work in these steps.
+  Adds to what was `learned`; the host's constants only from programs. Raises
+  UserError unless these are traces of one GPU, with GPU work in these steps.
   """
   for path in [paths] if isinstance(paths, str) else paths:
     trace = _work_of(path, steps)
-    alone_us, count = replay.alone_us(trace), len(trace.steps)
-    rows = [(each.name, sizes.sizes_of(each), alone_us[each])
+    rows = [(each.name, sizes.sizes_of(each), each.duration_us)
             for each in trace.work]
-    part = f'steps {trace.steps[0]}-{trace.steps[-1]}' if count else 'all'
+    known = trace.steps
+    part = f'steps {known[0]}-{known[-1]}' if known else 'all'
     source = f'{os.path.basename(path)}, {trace.gpu}, {part}, {len(rows):,}'
     if learned and source in learned.sources:
       raise UserError(f'{path}: the calibration already has these kernels; '
@@ -62,7 +59,7 @@ def calibrated(paths: str | Sequence[str],
     # In another's sweep, of a great many kernels, hardly any runs twice a step.
     different = {(name, *size.items()) for name, size, _ in rows}
     if trace.sweep is None and (
-        len(different) <= max(1000, len(rows) / max(count, 1) / 3)):
+        len(different) <= max(1000, len(rows) / max(len(known), 1) / 3)):
       host = replay.host_of(trace)
     learned = calibrate.calibrate(source, trace.gpu, rows, host, learned)
   return learned
@@ -73,14 +70,12 @@ def compared(path: str, steps: Optional[Sequence[int]],
   """Predicts a trace's kernels and steps; raises UserError as `calibrated`."""
   trace = _work_of(path, steps)
   rows, means, recorded, known = [], {}, {}, {}
-  alone_us = replay.alone_us(trace)
   for each in trace.work:
     size, kind = sizes.sizes_of(each), kinds.kind_of(each.name)
     key, measured = (each.name, *size.items()), each.duration_us
     if key not in known:
       known[key] = [learned.us(each.name, size, mean) for mean in (False, True)]
-    shared = measured / alone_us[each] if alone_us[each] else 1.0
-    us, mean = (us and us * shared for us in known[key])
+    us, mean = known[key]
     means[each] = measured if mean is None else mean
     if kind == kinds.COMMUNICATION:
       us, recorded[each] = None, measured
@@ -96,7 +91,7 @@ def compared(path: str, steps: Optional[Sequence[int]],
                     sum(recorded.values()))
 
 
-def _step(trace: Trace, learned: Calibration, means: dict,
+def _step(trace: kineto.Trace, learned: Calibration, means: dict,
           recorded: dict) -> dict[str, Any]:
   """Microseconds of a step, None where no host is known, and the steps left
   out; {} without a launch."""
@@ -116,7 +111,7 @@ def _step(trace: Trace, learned: Calibration, means: dict,
       'profiler_us': added_us / count, 'slow_steps': slow}
 
 
-def _work_of(path: str, steps: Optional[Sequence[int]]) -> Trace:
+def _work_of(path: str, steps: Optional[Sequence[int]]) -> kineto.Trace:
   trace = kineto.steps_of(kineto.read(path), steps)
   if not any(each.duration_us > 0 for each in trace.work):
     raise UserError(
@@ -127,43 +122,7 @@ def _work_of(path: str, steps: Optional[Sequence[int]]) -> Trace:
   return trace
 
 
-def summary(kernels: pd.DataFrame, by: str = 'kind') -> pd.DataFrame:
-  """Predicted kernels by a column, the longest first, all of them last."""
-  known = kernels[kernels.predicted_us.notna()]
-  both = pd.concat([known, known.assign(**{by: ALL})])
-  table = both.groupby(by).agg(
-      kernels=('kind', 'size'), measured_us=('measured_us', 'sum'),
-      predicted_us=('predicted_us', 'sum'), mean_error=('error', 'mean'),
-      # Errors below 1 % count as 1 %, so that a single 0 does not decide.
-      geometric_error=('error', lambda errors: np.exp(
-          np.log(errors.clip(lower=0.01)).mean())))
-  table.insert(3, 'ratio', table.predicted_us / table.measured_us)
-  order = table.measured_us.where(table.index != ALL, -1)
-  return table.loc[order.sort_values(ascending=False).index]
-
-
-def text(result: Comparison, top: int = 15) -> str:
-  """Tables of the kinds, the step, and the `top` largest errors in us."""
-  trace, kernels = result.trace, result.kernels
-  dropped = (f'  {trace.dropped:,} events are left out: they end after the '
-             'next one of their stream begins, or take an hour\n')
-  by_function = summary(kernels, 'kernel').drop(ALL, errors='ignore')
-  off = (by_function.predicted_us - by_function.measured_us).abs()
-  dearest = off.sort_values(ascending=False).index[:top]
-  return f"""\
-{trace.path}: {trace.gpu}, steps {str([*trace.steps])[1:-1] or 'all of it'}
-  learned from {result.source}
-{dropped if trace.dropped else ''}
-By kind; times in us, errors |predicted - measured| / measured
-{_table(summary(kernels))}
-Communication, which is not compared, takes {result.communication_us:,.0f} us
-
-{_step_text(trace, *result.step.values()) if result.step else ''}\
-Kernel functions with the largest errors in us
-{_table(by_function.loc[dearest])}"""
-
-
-def _step_text(trace, measured, predicted, known, busy, added, slow) -> str:
+def _step_lines(trace, measured, predicted, known, busy, added, slow) -> list:
   what = ('A step, from the end of one to the end of the next' if trace.steps
           else 'From the first launch to the last end')
   said = 'not predicted: this needs --calibrate on a program too, for the host'
@@ -179,16 +138,40 @@ def _step_text(trace, measured, predicted, known, busy, added, slow) -> str:
         f'{max(busy, measured - added):,.0f} us')
   if slow:
     lines.append(f'Left out are steps that took longer: {str(slow)[1:-1]}')
-  return '\n'.join([*lines, '', ''])
+  return lines
 
 
-def _table(frame: pd.DataFrame) -> str:
-  shown = frame.rename(lambda name: name[:60]).rename_axis(None)
-  return '  none' if frame.empty else shown.to_string(na_rep='-', formatters={
-      'kernels': '{:,d}'.format, 'ratio': '{:.3f}'.format,
-      **dict.fromkeys(('measured_us', 'predicted_us'), '{:,.1f}'.format),
-      **dict.fromkeys(('mean_error', 'geometric_error'),
-                      lambda share: f'{100 * share:.1f} %')})
+def summary(kernels: pd.DataFrame) -> pd.DataFrame:
+  """Predicted kernels by kind, the longest first, all of them last."""
+  known = kernels[kernels.predicted_us.notna()]
+  table = pd.concat([known, known.assign(kind=ALL)]).groupby('kind').agg(
+      kernels=('kind', 'size'), measured_us=('measured_us', 'sum'),
+      predicted_us=('predicted_us', 'sum'), mean_error=('error', 'mean'),
+      # Errors below 1 % count as 1 %, so that a single 0 does not decide.
+      geometric_error=('error', lambda errors: np.exp(
+          np.log(errors.clip(lower=0.01)).mean())))
+  table.insert(3, 'ratio', table.predicted_us / table.measured_us)
+  order = table.measured_us.where(table.index != ALL, -1)
+  return table.loc[order.sort_values(ascending=False).index]
+
+
+def text(result: Comparison) -> str:
+  """A table of the kinds, and the step."""
+  trace, table = result.trace, summary(result.kernels).rename_axis(None)
+  lines = [f'{trace.path}: {trace.gpu}, steps '
+           f'{str([*trace.steps])[1:-1] or "all of it"}',
+           f'  learned from {result.source}']
+  if trace.dropped:
+    lines.append(
+        f'  {trace.dropped:,} events are left out: they end after the next one '
+        'of their stream begins, or take an hour')
+  return '\n'.join([
+      *lines, '', 'By kind; times in us, errors |predicted - measured| / '
+      'measured', '  none' if table.empty else table.to_string(
+          na_rep='-', float_format='{:,.3f}'.format),
+      'Communication, which is not compared, takes '
+      f'{result.communication_us:,.0f} us', '',
+      *(_step_lines(trace, *result.step.values()) if result.step else ())])
 
 
 def to_json(result: Comparison) -> dict[str, Any]:

@@ -2,10 +2,9 @@
 
     time = (least_us + multiply_adds / rate + bytes / bandwidth) * correction
 
-The constants are fitted for each kind of kernel and its arithmetic; where bytes
-are unknown, threads count instead. The correction is kriging (Gaussian process
-regression) of what the formula misses, from the launches nearest in size: those
-of the same function count most, then those of its family, then of its kind.
+Each kind and arithmetic has its formula; where bytes are unknown, it counts
+threads instead. The correction is kriging (Gaussian process regression) of what
+the formula misses, from the launches nearest in size and in function.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import dataclasses
 import functools
 import json
 import math
-import operator
 import os
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,7 +26,6 @@ from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.traces import kinds
 from tpu_graphs_ext.traces.sizes import SIZES
 
-_FORMAT = 3  # Of the file: what the sizes of kernels in it count.
 FILE = files.Output('--calibrate', '{\n "calibration": {', 'calibration')
 ALL = ''  # Of all kernels but communication, in `formulas`.
 # Of a formula, by the size that must be known: which of 1 and `SIZES` it has.
@@ -63,11 +60,8 @@ class Calibration:
 
   def us(self, name: str, sizes: Mapping[str, float],
          mean: bool = False) -> Optional[float]:
-    """The predicted duration of a kernel; None if nothing is known of it.
-
-    The median, or with `mean` the mean, which adds up to the time of many. Of
-    communication always the mean, of its launches nearest in size.
-    """
+    """The predicted median of a kernel's duration, or its mean, which adds up;
+    of communication always the mean. None if nothing is known of it."""
     kind, point = kinds.kind_of(name), _point(sizes)
     seen = self.launches.get(name, {})
     times = [*(seen.values() or self._known.get(kind, [()])[0])]
@@ -107,10 +101,8 @@ class Calibration:
       kind, arithmetic = kinds.class_of(name)
       if kind != kinds.COMMUNICATION:
         for point, times in points.items():
-          # A function seen at many sizes does not count more than one of few.
-          row = *point, times.median_us, len(points)**-0.5
           for key in {ALL, kind, f'{kind}, {arithmetic}'.removesuffix(', ')}:
-            rows[key].append(row)
+            rows[key].append((*point, times.median_us))
     return {key: _fitted(np.array(table)) for key, table in rows.items()}
 
   @functools.cached_property
@@ -152,11 +144,7 @@ class Calibration:
         labels[:, :, None] == labels[:, None],
         (length[:, None] + length - 2 * product).clip(0), product,
         other[:, None] != other) + np.diag(noise[near])
-    residual = residual[near]
-    expected = covariance[near] @ np.linalg.solve(between, residual)
-    # Not far beyond what was seen.
-    return float(expected.clip(min(residual.min(), 0) - 0.5,
-                               max(residual.max(), 0) + 0.5))
+    return float(covariance[near] @ np.linalg.solve(between, residual[near]))
 
 
 def _covariance(same, square, product, other) -> np.ndarray:
@@ -175,14 +163,13 @@ def _point(sizes: Mapping[str, float]) -> tuple:
 def _joined(*parts: Optional[tuple]) -> tuple:
   """Of (means.., count)s: the means over all of them, and their number."""
   *means, counts = zip(*filter(None, parts))
-  return *(sum(map(operator.mul, each, counts)) / sum(counts)
-           for each in means), sum(counts)
+  return *np.average(means, 1, counts).tolist(), sum(counts)
 
 
 def calibrate(source: str, gpu: str, kernels: Iterable[tuple],
               host: Mapping[str, tuple],
               earlier: Optional[Calibration] = None) -> Calibration:
-  """Adds a (name, {size: value}, microseconds) per kernel to `earlier`."""
+  """Adds a (name, {size: value}, microseconds) for each kernel."""
   by_size = collections.defaultdict(list)
   for name, sizes, us in kernels:
     if us > 0:
@@ -199,11 +186,10 @@ def calibrate(source: str, gpu: str, kernels: Iterable[tuple],
 
 
 def _fitted(table: np.ndarray) -> dict[str, np.ndarray]:
-  """least_us and rates of each formula that some of the launches have.
+  """least_us, at most what the shortest tenth takes, and rates of each formula.
 
-  table: float64 [launches, 5]: `SIZES`, microseconds and weight. Minimizes the
-  weighted sum of |log(formula / time)|; least_us is at most what the shortest
-  tenth takes, though all launches are large.
+  table: float64 [launches, 4]: `SIZES` and microseconds. Minimizes the sum of
+  |log(formula / time)|.
   """
   from scipy import optimize
   fitted = {}
@@ -212,17 +198,16 @@ def _fitted(table: np.ndarray) -> dict[str, np.ndarray]:
     some = terms[:, -1] > 0
     if not some.any():
       continue
-    us, share = table[some, 3], table[some, 4]
+    us = table[some, 3]
     terms = terms[some] / us[:, None]
-    scale, weight = terms.max(0) + 1e-300, share
+    scale, weight = terms.max(0) + 1e-300, np.ones(len(us))
     least = np.quantile(us, 0.1) * scale[0]
     for _ in range(20):
       root = np.sqrt(weight)[:, None]
       rates = optimize.lsq_linear(terms / scale * root, root[:, 0], (
           0, [least, *[np.inf] * len(columns[1:])]), method='bvls').x
       ratio = terms / scale @ rates
-      weight = share / (
-          np.maximum(abs(ratio - 1), 0.1) * ratio.clip(0.01, 100))
+      weight = 1 / (np.maximum(abs(ratio - 1), 0.1) * ratio.clip(0.01, 100))
     fitted[size] = rates / scale
   return fitted
 
@@ -230,7 +215,7 @@ def _fitted(table: np.ndarray) -> dict[str, np.ndarray]:
 def to_json(learned: Calibration) -> str:
   """The content of a file for `read`."""
   return json.dumps({'calibration': {
-      'format': _FORMAT, **dataclasses.asdict(learned),
+      **dataclasses.asdict(learned),
       'launches': {name: [[*point, *times] for point, times in points.items()]
                    for name, points in learned.launches.items()}}}, indent=1)
 
@@ -240,8 +225,6 @@ def read(path: str, flag: str = '--hardware') -> Calibration:
   content = files.read_json(os.path.expanduser(path))
   try:
     known = content['calibration']
-    if known['format'] != _FORMAT:
-      raise ValueError(f'format {known["format"]!r:.20}')
     return Calibration(
         tuple(map(str, known['sources'])), str(known['gpu']),
         {name: {row[:3]: Times(*row[3:]) for row in _numbers(rows, 6, 3)}

@@ -20,8 +20,7 @@ _KINDS = {
                      'hip_driver'), RUNTIME),
     **dict.fromkeys(('kernel', 'gpu_memcpy', 'gpu_memset'), WORK)}
 
-# Older traces truncate times, so a call may seem to end after that around it.
-ROUNDING_US = 1.0
+ROUNDING_US = 1.0  # Older traces truncate times.
 # Work of a stream may begin so long before that before it ends, by rounding or
 # by programmatic dependent launch. No work takes an hour.
 _OVERLAP_US, _MOST_US = 3.0, 3.6e9
@@ -44,8 +43,7 @@ class Event:
   args: Mapping[str, Any]  # The rest of the trace: shapes, types, numbers.
   parent: Optional[Event] = None  # The innermost call that contains this one.
   launch: Optional[Event] = None  # The runtime's call of the same correlation.
-  # The innermost operator around work or a call, itself included.
-  caller: Optional[Event] = None
+  caller: Optional[Event] = None  # The innermost operator around, or itself.
   step: Optional[int] = None  # Its number, if this is the annotation of one.
 
   @property
@@ -62,15 +60,13 @@ class Trace(NamedTuple):
   gpu: str  # The name of the first GPU in the file, or 'a GPU'.
   steps: tuple  # Numbers of the profiler's steps; () for a whole trace.
   dropped: int  # Events whose durations cannot be right.
-  # Of a file of run_scripts/record_sweep.py: what its profiler adds, in us.
-  sweep: Optional[Mapping[str, Any]]
+  sweep: Optional[Mapping[str, Any]]  # Of a sweep: what its profiler adds, us.
 
 
 def read(path: str) -> Trace:
   """Reads a trace of PyTorch's profiler, JSON or gzip; or raises UserError.
 
-  Backslashes of paths, control characters, broken bytes and a bare N/A are read
-  as TensorBoard's plug-in does, with a warning.
+  Mends paths, control characters, bytes and N/A as TensorBoard's plug-in does.
   """
   content = files.read_file(files.require_path('FILE', path), MOST_BYTES,
                             unpack=True)
@@ -80,8 +76,6 @@ def read(path: str) -> Trace:
     text = _ESCAPE.sub(lambda match: match[1] or rb'\\\\', content)
     text = re.sub(rb'([:,[] *)N/A(?= *[],}])', rb'\1"N/A"', re.sub(
         rb'[\x00-\x1f]', b' ', text)).decode('utf-8', 'replace').encode()
-    if text == content:
-      raise
     parsed = files.parse_json(text, path, MOST_PARSED_BYTES)
     _log.warning('%s: is not valid JSON; its backslashes, control characters '
                  'and broken bytes were replaced', path)
@@ -156,10 +150,8 @@ def _whole(value: Any) -> Optional[int]:
 
 
 def _nested(calls: list[Event]) -> list[Event]:
-  """The calls by thread and start, each with the innermost call around it.
-
-  If two operators have equal times, the smaller number is the outer.
-  """
+  """The calls by thread and start, each with the innermost call around it; of
+  two operators with equal times the smaller number is the outer."""
   around: list[Event] = []
   calls.sort(key=lambda call: (
       call.place, call.start, -call.end, call.kind == RUNTIME,
@@ -177,20 +169,17 @@ def _nested(calls: list[Event]) -> list[Event]:
 
 
 def steps_of(trace: Trace, wanted: Optional[Sequence[int]]) -> Trace:
-  """Some steps of a trace, or all steps; a trace without steps as a whole.
-
-  Of every other step it has the calls and work between as well.
-  """
-  marks = [call for call in trace.calls if call.step is not None]
-  known = sorted({mark.step for mark in marks})
-  chosen = known if wanted is None else wanted
-  if missing := {*chosen} - {*known}:
+  """From the first to the last of some steps, or of all, or without steps the
+  whole trace."""
+  marks = {call.step: call for call in trace.calls if call.step is not None}
+  chosen = sorted(marks) if wanted is None else wanted
+  if missing := {*chosen} - {*marks}:
     raise UserError(f'{trace.path}: has no step {min(missing)}; its steps are: '
-                    + ', '.join(map(str, known)))
+                    + ', '.join(map(str, sorted(marks))))
   if not chosen:
     return trace
-  start = min(mark.start for mark in marks if mark.step in chosen)
-  end = max(mark.end for mark in marks if mark.step in chosen)
+  start = min(marks[step].start for step in chosen)
+  end = max(marks[step].end for step in chosen)
   return trace._replace(
       steps=tuple(chosen),
       calls=[call for call in trace.calls if start <= call.start < end],

@@ -1,9 +1,8 @@
 """The time of a step, replayed.
 
-Threads of the host launch work in the recorded order, with calibrated pauses
-after the last launch or wait that ended before, and wait where they waited in
-the trace. Work starts once it is launched, and the work before it on its stream
-and what it waited for in the trace have ended.
+Threads of the host launch work in the recorded order, with calibrated pauses,
+and wait where they waited in the trace. Work starts once it is launched, its
+stream is free, and what it waited for in the trace has ended.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from __future__ import annotations
 import bisect
 import collections
 import dataclasses
+import operator
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Optional
@@ -20,12 +20,7 @@ from tpu_graphs_ext.traces.kineto import Event, Trace
 
 # Delays up to this are latency; after longer ones work waited for other work.
 _NEAR_US = 20.0
-# Kernels that run at once slow each other: two take 2**0.3 times as long. The
-# median of the sweep's products and recurrent cells on an H100.
-_SHARED = 0.3
-# Of steps that take longer than so many median ones, the host was interrupted:
-# on shared machines others took up to 1.3.
-_SLOW = 4 / 3
+_SLOW = 4 / 3  # Medians; in longer steps the host was interrupted.
 _MOST_ENDED = 64  # Pieces of work that one may have waited for.
 LATENCY, BETWEEN, PAUSE, CALL = 'latency', 'between', 'pause', 'call'
 _STEP, _STALL = 'step', 'stall'
@@ -41,30 +36,8 @@ class Command:
   waits_for: Optional[Event]
   name: str  # Of operator and work, or `_STEP`: it tells pauses apart.
   step: Optional[int] = None  # That it is of; a border is of that which ends.
-  # The last command of any thread that ended before this one started, and what
-  # the pause between them is called, finest first.
-  before: Optional[Command] = None
-  pauses: Sequence[str] = ()
-
-
-def alone_us(trace: Trace) -> dict[Event, float]:
-  """How long each piece of work would take if it had its GPU to itself.
-
-  Of n kernels that run at once each advances n**-_SHARED as fast.
-  """
-  alone = {each: each.duration_us for each in trace.all_work}
-  borders = sorted(((time, ends, each) for each in alone if 'grid' in each.args
-                    for ends, time in enumerate((each.start, each.end))),
-                   key=lambda border: border[:2])
-  running, passed, last = collections.Counter(), collections.Counter(), {}
-  for time, ends, each in borders:
-    gpu = each.place[0]
-    if running[gpu]:
-      passed[gpu] += (time - last[gpu]) * running[gpu]**-_SHARED
-    last[gpu] = time
-    running[gpu] += -1 if ends else 1
-    alone[each] = passed[gpu] - (alone[each] if ends else 0.0)
-  return alone
+  before: Optional[Command] = None  # The last, of any thread, that had ended.
+  pauses: Sequence[str] = ()  # Names of the pause between them, finest first.
 
 
 def commands_of(trace: Trace) -> list[Command]:
@@ -83,17 +56,16 @@ def commands_of(trace: Trace) -> list[Command]:
     work, waits = launched.get(call, ()), 'ynchronize' in call.name
     if call.kind != kineto.RUNTIME or not (work or waits):
       continue
-    operator = call.place, call.caller
+    place = call.place, call.caller
     if work:
-      last[operator] = work[-1]
-    waited = last.get(operator) if waits or 'emcpy' in call.name else None
-    if waited and waited.end > call.end + kineto.ROUNDING_US:
-      waited = None
-    # Launches that take long wait until a queue has room.
-    if not waited and (waits or call.duration_us > 2 * _NEAR_US):
+      last[place] = work[-1]
+    waited = last.get(place) if waits or 'emcpy' in call.name else None
+    if not waited or waited.end > call.end + kineto.ROUNDING_US:
+      # Launches that take long wait until a queue has room.
+      long = waits or call.duration_us > 2 * _NEAR_US
       waited = next((each for each in ended(call.end, max(
           call.start, call.end - 2 * _NEAR_US))
-                     if each.launch.end <= call.start), None)
+                     if long and each.launch.end <= call.start), None)
     name = call.caller.name if call.caller else ''
     commands.append(Command(
         call.start, call.end, call.place, work, waited,
@@ -127,14 +99,11 @@ def _finder(trace: Trace) -> Callable[[float, float], list[Event]]:
 
 
 def host_of(trace: Trace) -> dict[str, tuple[float, int]]:
-  """Mean times of the host's pauses and calls, and of the GPU's latencies.
-
-  With how many there were. Keys are the words above, some followed by names: a
-  stall is a long wait of a stream that nothing in the trace explains.
-  """
+  """Mean times of the host's pauses and calls and the GPU's latencies, and how
+  many there were; a stall is a wait of a stream that nothing explains."""
   times = collections.defaultdict(list)
   commands = commands_of(trace)
-  usual = _usual(_periods(trace, commands, _earlier(trace, commands)[-1]))
+  usual = _usual(_periods(trace, commands, _earlier(trace, commands)[1]))
   commands = [command for command in commands if command.step in usual]
   launches = {each for command in commands for each in command.work}
   for command in commands:
@@ -160,9 +129,6 @@ def host_of(trace: Trace) -> dict[str, tuple[float, int]]:
 def _queues(trace: Trace) -> Iterator[tuple]:
   """(work, the work before it on its stream, the work of another stream that it
   waited for, the key of its stall) for all work launched in the part, by start.
-
-  What was launched before the part is before the first of it. Work waits for
-  what was launched before itself.
   """
   part, ended, last = {*trace.work}, _finder(trace), {}
   count = collections.Counter(each.launch for each in trace.work)
@@ -182,29 +148,24 @@ def _queues(trace: Trace) -> Iterator[tuple]:
 
 
 def _earlier(trace: Trace, commands: Sequence[Command]) -> tuple:
-  """What came before these commands: when each stream is free of it, when each
-  piece of work ends, and when the last of all does."""
-  launched = {each for command in commands for each in command.work}
+  """When each piece of work that these commands did not launch ends, and when
+  the last of those that came before them does."""
   origin = commands[0].start if commands else 0.0
-  first = min((each.start for each in launched), default=origin)
-  free, ends = collections.defaultdict(lambda: origin), {}
-  for each in {*trace.all_work} - launched:
-    if each.launch is None or each.launch.start < origin:
-      ends[each] = each.end
-    if (each.launch.start < origin if each.launch else each.start < first):
-      free[each.place] = max(free[each.place], each.end)
-  return free, ends, max(origin, *free.values(), 0.0)
+  first = min((each.start for command in commands for each in command.work),
+              default=origin)
+  ends = {each: each.end for each in trace.all_work
+          if each.launch is None or each.launch.start < origin}
+  return ends, max([origin, *(end for each, end in ends.items()
+                              if each.launch or each.start < first)])
 
 
 def _periods(trace: Trace, commands: Sequence[Command], begin: float,
-             over: Optional[Mapping] = None,
-             ends: Optional[Mapping] = None) -> dict[Optional[int], float]:
+             end_of: Callable = operator.attrgetter('end')) -> Mapping:
   """Microseconds of each of the trace's steps, or of the whole trace, from the
-  end of all before, on host and GPU; as measured, or with these ends."""
+  end of all before, on host and GPU; as measured, or with other ends."""
   reached, periods = begin, collections.Counter()
   for command in commands:
-    end = max(reached, over[command] if over else command.end, *(
-        ends[each] if ends else each.end for each in command.work))
+    end = max(reached, *map(end_of, (command, *command.work)))
     if command.step in trace.steps or not trace.steps:
       periods[command.step] += end - reached
     reached = end
@@ -221,14 +182,12 @@ def replay(trace: Trace, host: Mapping[str, tuple],
            duration_us: Mapping[Event, float]) -> tuple[float, float, list]:
   """(predicted, measured) microseconds of a step, and the steps left out.
 
-  A step takes as long as from the end of what came before it, on host and GPU,
-  to the end of its own work: its period. The mean counts, without steps that
-  took much longer than most. Of a trace without steps the whole counts, from
-  the first launch, and 0 without one. `host` comes from `host_of`, for these or
-  other steps.
+  It is the mean period, from the end of what came before a step to the end of
+  its own work; of a trace without steps from its first launch, and 0 without
+  one. `host` comes from `host_of`, for these or other steps.
   """
   commands = commands_of(trace)
-  free, ends, begin = _earlier(trace, commands)
+  ends, begin = _earlier(trace, commands)
 
   def constant(*keys):
     return next((host[key][0] for key in keys if key in host), 0.0)
@@ -236,22 +195,21 @@ def replay(trace: Trace, host: Mapping[str, tuple],
   latency, between, call_us = map(constant, (LATENCY, BETWEEN, CALL))
   waits = {each: others for each, *others in _queues(trace)}
   threads: dict[tuple, float] = {}
-  over: dict[Command, float] = {}
   for command in commands:
     launch = threads.get(command.place, commands[0].start)
     if command.before:
-      launch = max(launch, over[command.before] + constant(*command.pauses))
+      launch = max(launch, ends[command.before] + constant(*command.pauses))
     now = launch + (0.0 if command.name == _STEP else call_us)
     for each in command.work:
       *others, key = waits[each]
-      ready = max(free[each.place], *(ends.get(past, 0.0) for past in others))
+      ready = max(ends.get(past, 0.0) for past in others)
       start = max(launch + latency, ready + between,
                   max(launch, ready) + constant(key))
-      ends[each] = free[each.place] = start + duration_us[each]
-    over[command] = threads[command.place] = max(
+      ends[each] = start + duration_us[each]
+    ends[command] = threads[command.place] = max(
         now, ends.get(command.waits_for, now))
   measured = _periods(trace, commands, begin)
-  predicted = _periods(trace, commands, begin, over, ends)
+  predicted = _periods(trace, commands, begin, ends.get)
   usual = _usual(measured)
   if not any(command.work for command in commands):
     return 0.0, 0.0, []

@@ -1,13 +1,9 @@
-"""What a kernel computes and moves, by the shapes of its operator.
-
-`record_shapes=True` writes `Input Dims`, `Input type` and `Concrete Inputs`, in
-the order of the operators' schemas.
-"""
+"""What a kernel computes and moves, by its operator's `Input Dims`, `Input
+type` and `Concrete Inputs`, in the order of its schema."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 import re
 from collections.abc import Sequence
@@ -22,11 +18,9 @@ _BYTES = {name: size for size, names in (  # Of a value.
     (2, 'Half,BFloat16,short'), (4, 'float,int'), (16, 'complex<double>'),
     (8, 'double,long,long int,long long,complex<float>')
 ) for name in names.split(',')}
-# Of a size; of a block or a grid; and of calls that may tell a kernel's sizes.
-_MOST, _MOST_SIDE, _MOST_OUTER = 1e30, 2**32, 16
+_MOST, _MOST_OUTER = 1e30, 16  # Of a size; of calls that may tell it.
 # What formulas raise if arguments are missing or others.
-_UNKNOWN = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError,
-            StopIteration)
+_UNKNOWN = ValueError, TypeError, AttributeError, LookupError, ArithmeticError
 
 
 class Tensor(NamedTuple):
@@ -44,32 +38,29 @@ class Tensor(NamedTuple):
 
 def sizes_of(work: Event) -> dict[str, float]:
   """Size by name (of `SIZES`) that a duration may depend on."""
-  blocks, threads = (math.prod(sides) if isinstance(sides, list) and all(
-      type(side) is int and 0 < side < _MOST_SIDE for side in sides) else 0
-                     for sides in map(work.args.get, ('grid', 'block')))
   kind, moved = kinds.kind_of(work.name), work.args.get('bytes')
   sizes: dict[str, Any] = {}
   if is_number(moved) and moved > 0:  # By copies and fills.
     sizes['bytes'] = moved
   # A launch of these does a part of the operator, which only its grid tells.
   elif kind not in (kinds.LAYOUT, kinds.OPTIMIZER):
-    sizes = _sizes_of_operator(work, kind, blocks)
-  if blocks and threads:
-    sizes.setdefault('threads', blocks * threads)
+    sizes = _sizes_of_operator(work, kind)
+  with contextlib.suppress(*_UNKNOWN):
+    grid, block = (_shape(work.args[key]) for key in ('grid', 'block'))
+    sizes.setdefault('threads', math.prod(grid + block))
   return {name: float(size) for name, size in sizes.items()
           if 0 < size < _MOST}
 
 
-def _sizes_of_operator(work: Event, kind: str,
-                       blocks: int) -> dict[str, Any]:
+def _sizes_of_operator(work: Event, kind: str) -> dict[str, Any]:
   """From the innermost operator around a kernel that has shapes."""
   call, outer = work.launch, 0
   while call and (outer := outer + 1) <= _MOST_OUTER:
     name = call.name.removeprefix('aten::')
     formula = _FORMULAS.get(name)
     if 'cudnn_rnn' in name or 'miopen_rnn' in name:
-      formula = functools.partial(_recurrent, work, kind, blocks)
-    elif kind == kinds.SORT:  # What others sort is not their first argument.
+      break  # Which of its products this is the grid tells.
+    if kind == kinds.SORT:  # What others sort is not their first argument.
       formula = _sorted if call.name != name else None
     elif formula is None and call.name.startswith(('aten::', 'nccl:')) and (
         # A lookup reads only some rows of its inputs.
@@ -90,7 +81,7 @@ def _require(condition: bool) -> None:
 def _arguments(call: Event) -> list[Any]:
   """Tensors, lists of tensors, and None for other arguments."""
   dims, types = call.args['Input Dims'], call.args['Input type']
-  _require(isinstance(dims, list) and len(types) == len(dims))
+  _require(len(types) == len(dims))
   return [_argument(sides, re.sub('c10::|at::', '', str(kind)))
           for sides, kind in zip(dims, types)]
 
@@ -100,17 +91,17 @@ def _argument(dims: Any, kind: str) -> Any:
     return [_argument(sides, 'float') for sides in dims]
   if kind not in _BYTES:
     return None
-  _require(isinstance(dims, list)
-           and all(type(side) is int and side >= 0 for side in dims))
-  return Tensor(tuple(dims), _BYTES[kind])
+  return Tensor(_shape(dims), _BYTES[kind])
+
+
+def _shape(sides: Any) -> tuple:
+  _require(all(type(side) is int and side >= 0 for side in sides))
+  return tuple(sides)
 
 
 def _product(call: Event, inputs: Sequence[Any]) -> dict[str, Any]:
-  name = call.name.removeprefix('aten::')
-  first = int('add' in name)  # After what is added.
+  first = int('add' in call.name)  # After what is added.
   left, right = inputs[first].shape, inputs[first + 1].shape
-  if name == 'linear':  # [..., k] and [n, k]
-    left, right = (math.prod(left[:-1]), left[-1]), right[::-1]
   _require(2 <= len(left) == len(right) <= 3)
   (*batch, m, k), (*_, inner, n) = left, right
   _require(inner == k)
@@ -136,62 +127,11 @@ def _convolution(call: Event, inputs: Sequence[Any]) -> dict[str, Any]:
           'bytes': output.bytes + image.bytes + weight.bytes}
 
 
-def _attention(call: Event, inputs: Sequence[Any]) -> dict[str, Any]:
-  """Two products forward, five backward; half of each if it is causal."""
-  backward = 'backward' in call.name
-  query, key, value = inputs[backward:][:3]
-  _require(len(query.shape) == len(key.shape) == 4)
-  length = key.shape[2 if 'cudnn' in call.name else 1]  # [b, h, s, d] there.
-  # After the dropout's probability, the first fraction.
-  causal = re.match(r'([^.]*,)?\d\.\d*,True', ','.join(
-      map(str, call.args.get('Concrete Inputs', []))))
-  return {'multiply_adds': query.values * length * (5 if backward else 2)
-                           // (2 if causal else 1),
-          'bytes': (2 * query.bytes + key.bytes + value.bytes) << backward}
-
-
-def _recurrent(work: Event, kind: str, blocks: int, call: Event,
-               inputs: Sequence[Any]) -> dict[str, Any]:
-  """One of the products that a recurrent layer launches, or its cells.
-
-  Blocks and the tile in the kernel's name tell the size of the result, and so
-  which product it is: of a time step or of all, for a layer or its weights.
-  """
-  gates, hidden = next(each for each in inputs if isinstance(each, list)
-                       and each)[1].shape
-  # Input, which may have the batch first, and state.
-  (*rows, width), (_, batch, _), *_ = (each.shape for each in inputs if (
-      isinstance(each, Tensor) and len(each.shape) == 3))
-  tile = re.search(r'(\d+)x(\d+)[x_]', work.name)
-  if kind != kinds.PRODUCT or not tile or not blocks:
-    return {'bytes': 4 * batch * (gates + 2 * hidden)}
-  every, result = math.prod(rows), blocks * int(tile[1]) * int(tile[2])
-  forms = [(batch, gates, hidden), (every, gates, width)]
-  if re.search(r'_nt(_|\b)', work.name) and 'backward' in call.name:
-    forms = [(gates, hidden, every), (gates, width, every)]  # Of the weights.
-  elif 'backward' in call.name:
-    forms = [(batch, hidden, gates), (every, width, gates)]
-  m, n, k = min(forms, key=lambda form: abs(
-      math.log(result / (form[0] * form[1]))))
-  return {'multiply_adds': m * n * k, 'bytes': 4 * (m * n + m * k + n * k)}
-
-
 def _moved(call: Event, inputs: Sequence[Any]) -> dict[str, Any]:
   """Others read their inputs and write as much as the largest of them."""
   parts = [sum(part.bytes for part in each) if isinstance(each, list)
            else each.bytes for each in inputs if each is not None]
   return {'bytes': sum(parts) + max(parts, default=0)}
-
-
-def _reduced(call: Event, inputs: Sequence[Any]) -> dict[str, Any]:
-  """The fewer results, the more blocks share each: they count as well."""
-  sizes, shape = _moved(call, inputs), inputs[0].shape
-  with contextlib.suppress(*_UNKNOWN):  # Older traces do not name the axes.
-    axes = {int(axis) % len(shape) for axis in re.findall(
-        r'(?<=[\[ ])-?\d+', call.args['Concrete Inputs'][1])}
-    sizes['multiply_adds'] = math.prod(
-        side for axis, side in enumerate(shape) if axes and axis not in axes)
-  return sizes
 
 
 def _sorted(call: Event, inputs: Sequence[Any]) -> dict[str, Any]:
@@ -211,8 +151,7 @@ def _embedding(call: Event, inputs: Sequence[Any]) -> dict[str, Any]:
   The indices, the results and each row that occurs move once; of n draws from
   r rows r * (1 - exp(-n / r)) are expected to occur. `multiply_adds` counts the
   lookups; of a forward kernel, whose warps read 32 values of a row and whose
-  grid has a limit, the values read, and `threads` the results. The arguments
-  are weight or gradient, indices and, for bags, offsets.
+  grid has a limit, the values read, and `threads` the results.
   """
   rows, indices = inputs[:2]
   bags, draws = 'bag' in call.name, indices.values
@@ -232,12 +171,8 @@ def _embedding(call: Event, inputs: Sequence[Any]) -> dict[str, Any]:
 
 
 _FORMULAS = {name: formula for formula, names in (
-    (_product, 'addmm addmm_ _addmm_activation mm bmm baddbmm linear'),
+    (_product, 'addmm addmm_ _addmm_activation mm bmm baddbmm'),
     (_convolution, 'cudnn_convolution miopen_convolution convolution_backward'),
-    (_attention, '_cudnn_attention_forward _cudnn_attention_backward '
-                 '_flash_attention_forward _flash_attention_backward '
-                 '_efficient_attention_forward _efficient_attention_backward'),
-    (_reduced, 'sum mean amax amin'),
     (_indexed, '_index_put_impl_ index_add_ gather scatter_add_ scatter_'),
     (_embedding, 'embedding embedding_dense_backward _embedding_bag '
                  '_embedding_bag_forward_only _embedding_bag_dense_backward'))
