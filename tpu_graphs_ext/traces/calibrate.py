@@ -144,7 +144,11 @@ class Calibration:
         labels[:, :, None] == labels[:, None],
         (length[:, None] + length - 2 * product).clip(0), product,
         other[:, None] != other) + np.diag(noise[near])
-    return float(covariance[near] @ np.linalg.solve(between, residual[near]))
+    residual = residual[near]
+    expected = covariance[near] @ np.linalg.solve(between, residual)
+    # Not far beyond what was seen.
+    return float(expected.clip(min(residual.min(), 0) - 0.5,
+                               max(residual.max(), 0) + 0.5))
 
 
 def _covariance(same, square, product, other) -> np.ndarray:

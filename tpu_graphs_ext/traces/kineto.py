@@ -64,10 +64,8 @@ class Trace(NamedTuple):
 
 
 def read(path: str) -> Trace:
-  """Reads a trace of PyTorch's profiler, JSON or gzip; or raises UserError.
-
-  Mends paths, control characters, bytes and N/A as TensorBoard's plug-in does.
-  """
+  """Reads a trace, JSON or gzip, or raises UserError; mends paths, control
+  characters, broken bytes and N/A as TensorBoard's plug-in does."""
   content = files.read_file(files.require_path('FILE', path), MOST_BYTES,
                             unpack=True)
   try:

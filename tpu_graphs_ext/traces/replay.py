@@ -128,8 +128,7 @@ def host_of(trace: Trace) -> dict[str, tuple[float, int]]:
 
 def _queues(trace: Trace) -> Iterator[tuple]:
   """(work, the work before it on its stream, the work of another stream that it
-  waited for, the key of its stall) for all work launched in the part, by start.
-  """
+  waited for, the key of its stall) for all work launched in the part."""
   part, ended, last = {*trace.work}, _finder(trace), {}
   count = collections.Counter(each.launch for each in trace.work)
   index = collections.Counter()
