@@ -203,23 +203,23 @@ def test_a_copy():
 
 
 @pytest.mark.parametrize('axis, partials', [
-    # Tiles of [24, 1000], [16, 512] and [8, 128] of 3 x 8 layout tiles. Along
-    # rows they leave 1 x 1000, 1 x 512 and 1 x 128 elements of 1024, of 1, 2
-    # and 3 cuts: 1 * 1 * 1, 4 steps of 2 * 1, 24 of 3 * 1.
-    (0, [1, 8, 72]),
-    # Along columns 24, 16 and 8 elements, of 1, 2 and 8 cuts.
-    (1, [1, 8, 192])])
+    # Tiles of [24, 4000], [16, 2048] and [8, 128] of 3 x 32 layout tiles. Along
+    # rows they leave 4096, 2048 and 128 elements, 1024 in a layout tile, of 1,
+    # 2 and 3 cuts: 1 * 4, 4 steps of 2 * 2, 96 of 3 * 1.
+    (0, [4, 16, 288]),
+    # Along columns 24, 16 and 8 elements, of 1, 2 and 32 cuts.
+    (1, [1, 8, 3072])])
 def test_an_argmax_compares_the_partial_results_of_all_cuts(axis, partials):
   """Two tensors are reduced at once, so the node has no shape."""
-  module = elementwise([24, 1000])
+  module = elementwise([24, 4000])
   entry = module.computations[0]
-  for number, opcode, dims in ((12, 'iota', [24, 1000]), (13, 'constant', []),
+  for number, opcode, dims in ((12, 'iota', [24, 4000]), (13, 'constant', []),
                                (14, 'constant', []), (15, 'constant', [])):
     add(entry, number, opcode, dims)
   root = add(entry, 16, 'reduce', [], operands=[11, 12, 13, 14, 15])
   root.dimensions.append(axis)
   entry.root_id = 16
-  tiles = [[3, 8], [2, 4], [1, 1]]
+  tiles = [[3, 32], [2, 16], [1, 1]]
   assert counts_of(module, tiles)['partials'].tolist() == partials
   # A sum to one number reads a tensor, a first value and a computation.
   del root.operand_ids[3:]
