@@ -140,6 +140,27 @@ def test_medians_are_predicted_and_means_add_up():
       pytest.approx(22 / 6, rel=0.01))
 
 
+def test_kernels_that_run_at_once_share_the_gpu(tmp_path):
+  """From 10 to 20 us two run, on other streams; copies take no part."""
+  grid = {'grid': [1, 1, 1], 'block': [32, 1, 1]}
+  elsewhere = kernel(3, 0, 30, ADD, **grid)
+  elsewhere['args']['device'] = 1
+  path = tiny.write(tmp_path / 't.json', [
+      *(launch(number, 0) for number in range(4)), elsewhere,
+      kernel(0, 0, 20, ADD, **grid), kernel(1, 10, 20, ADD, stream=8, **grid),
+      kernel(2, 5, 20, 'Memcpy HtoD', stream=9)])
+  alone, trace = 10 + 10 / 2**0.3, kineto.read(path)
+  assert sorted(replay.alone_us(trace).values()) == pytest.approx(
+      [alone, alone, 20, 30])
+  # The time alone is learned, and predicted is that beside others.
+  assert (0, 0, 32) in (known := analysis.calibrated(path)).launches[ADD]
+  assert known.launches[ADD][0, 0, 32].median_us == pytest.approx(alone)
+  known = learned([(ADD, {'threads': 32}, alone)])
+  kernels = analysis.compared(path, None, known).kernels
+  assert kernels[kernels.kernel == ADD].predicted_us.tolist() == pytest.approx(
+      [20, alone, 20])
+
+
 def test_kernels_of_no_time_are_predicted_by_what_was_learned(tmp_path):
   """Traces of whole microseconds have kernels that took less than one."""
   grid = {'grid': [1, 1, 1], 'block': [32, 1, 1]}

@@ -41,7 +41,8 @@ def calibrated(paths: str | Sequence[str],
   """
   for path in [paths] if isinstance(paths, str) else paths:
     trace = _work_of(path, steps)
-    rows = [(each.name, sizes.sizes_of(each), each.duration_us)
+    alone_us = replay.alone_us(trace)
+    rows = [(each.name, sizes.sizes_of(each), alone_us[each])
             for each in trace.work]
     known = trace.steps
     part = f'steps {known[0]}-{known[-1]}' if known else 'all'
@@ -69,12 +70,14 @@ def compared(path: str, steps: Optional[Sequence[int]],
   """Predicts a trace's kernels and steps; raises UserError as `calibrated`."""
   trace = _work_of(path, steps)
   rows, means, recorded, known = [], {}, {}, {}
+  alone_us = replay.alone_us(trace)
   for each in trace.work:
     size, kind = sizes.sizes_of(each), kinds.kind_of(each.name)
     key, measured = (each.name, *size.items()), each.duration_us
     if key not in known:
       known[key] = [learned.us(each.name, size, mean) for mean in (False, True)]
-    us, mean = known[key]
+    shared = measured / alone_us[each] if alone_us[each] else 1.0
+    us, mean = (us and us * shared for us in known[key])
     means[each] = measured if mean is None else mean
     if kind == kinds.COMMUNICATION:
       us, recorded[each] = None, measured

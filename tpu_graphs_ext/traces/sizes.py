@@ -60,8 +60,8 @@ def _sizes_of_operator(work: Event, kind: str) -> dict[str, Any]:
     formula = _FORMULAS.get(name)
     if 'cudnn_rnn' in name or 'miopen_rnn' in name:
       break  # Which of its products this is the grid tells.
-    if kind == kinds.SORT:  # What others sort is not their first argument.
-      formula = _sorted if call.name != name else None
+    if kind == kinds.SORT:
+      formula = _sorted
     elif formula is None and call.name.startswith(('aten::', 'nccl:')) and (
         # A lookup reads only some rows of its inputs.
         kind not in (kinds.EMBEDDING, kinds.INDEXING)):
