@@ -119,6 +119,7 @@ class Kernel(Problem):
 
   @property
   def num_configs(self) -> int:
+    """Number of tile configurations."""
     return len(self.config_feat)
 
   @property
@@ -133,6 +134,7 @@ class Kernel(Problem):
 
   @property
   def name(self) -> str:
+    """`tile_id`, as programs have a name too."""
     return self.tile_id
 
   @property
