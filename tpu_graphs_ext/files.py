@@ -366,8 +366,8 @@ def ordinary_files(folder: str, most_bytes: int) -> list[str]:
 def sums(folder: str) -> dict[str, str]:
   """Path in the folder -> checksum, or 'empty', by path; see `contents`.
 
-  A command keeps those of all that it wrote: what has another checksum, or is
-  a link and the like, which have '', was not written by it.
+  A command keeps the checksums of all that it wrote, so a file with another was
+  not written by it; nor was a link or the like, whose checksum is ''.
   """
   return {path: _sum_of(folder, path, kind)
           for path, kind in sorted(contents(folder))}
@@ -402,7 +402,7 @@ def require_own(folder: str, known: Mapping[str, str],
 def csv_of(frame: Any) -> str:
   """A pandas frame as CSV whose texts no spreadsheet runs as formulas.
 
-  Those that begin like one get an apostrophe: "this is text".
+  A text that begins like one gets an apostrophe, which marks it as text.
   """
   def safe(cell: Any) -> Any:
     return ("'" + cell if isinstance(cell, str)

@@ -139,7 +139,8 @@ def model_flag(names: str = '--dir', task: ShippedTask = TILE, more: str = '',
 
 def any_model_flag(task: ShippedTask, names: str = '--dir',
                    unless: str = '', **options: Any) -> Flag:
-  """The same of verbs that default to the package's model, `unless` it says.
+  """The same for verbs that use the package's model where none is named;
+  `unless` says when they do not.
   """
   if not task.has_pretrained:
     return model_flag(names, task, required=not unless, **options)

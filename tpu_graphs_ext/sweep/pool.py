@@ -61,7 +61,8 @@ def run(function: Callable[[Any], Any], items: Iterable[tuple[str, Any]], *,
     scheduler: address of a Dask scheduler, such as tcp://10.0.0.5:8786; '':
       processes of this machine.
 
-  Raises UserError without Dask, or a scheduler that answers and has workers.
+  Raises UserError if Dask is missing, or the scheduler does not answer or has
+  no workers.
   """
   keys, fresh = {}, iter(items)
   with (_cluster(scheduler, workers) if scheduler
@@ -100,7 +101,7 @@ def called(function: Callable[[Any], Any], item: Any) -> tuple[Any, str]:
 
 
 def described(error: BaseException) -> str:
-  """What went wrong, with the kind of what is not a UserError."""
+  """What went wrong; of any error but a UserError also its type."""
   return (str(error) if isinstance(error, UserError)
           else f'{type(error).__name__}: {reason_of(error)}')
 

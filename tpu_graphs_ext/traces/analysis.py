@@ -44,8 +44,8 @@ def calibrated(paths: str | Sequence[str],
     alone_us = replay.alone_us(trace)
     rows = [(each.name, sizes.sizes_of(each), alone_us[each])
             for each in trace.work]
-    known = trace.steps
-    part = f'steps {known[0]}-{known[-1]}' if known else 'all'
+    steps_read = trace.steps
+    part = f'steps {steps_read[0]}-{steps_read[-1]}' if steps_read else 'all'
     source = f'{os.path.basename(path)}, {trace.gpu}, {part}, {len(rows):,}'
     if learned and source in learned.sources:
       raise UserError(f'{path}: the calibration already has these kernels; '
@@ -59,7 +59,7 @@ def calibrated(paths: str | Sequence[str],
     # In another's sweep, of a great many kernels, hardly any runs twice a step.
     different = {(name, *size.items()) for name, size, _ in rows}
     if trace.sweep is None and (
-        len(different) <= max(1000, len(rows) / max(len(known), 1) / 3)):
+        len(different) <= max(1000, len(rows) / max(len(steps_read), 1) / 3)):
       host = replay.host_of(trace)
     learned = calibrate.calibrate(source, trace.gpu, rows, host, learned)
   return learned
