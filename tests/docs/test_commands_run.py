@@ -26,8 +26,6 @@ NOT_RUN = {
     'README.md': {'git clone "$REPOSITORY"': 'tests/docs/test_readme_starts.py',
                   'import jax': 'the same'},
     'docs/blocks.md': {'def seconds(choice):': 'needs a TPU'},
-    'docs/extending.md': {
-        'class _GatedRound': 'docs/my_model.py, which the next block appends'},
     'docs/scale.md': {'dask scheduler': 'needs several machines'}}
 # Printed -> run: fewer epochs, models, kernels, trees and tests.
 SMALLER = {
