@@ -71,21 +71,25 @@ def measured(ranker, kernels: Partition) -> evaluations.Evaluation:
       '', '', evaluate.measure(ranker, kernels, 'measure'))
 
 
-def columns(evaluations: list[results.Summary],
+def columns(summaries: list[results.Summary],
             prefix: str = '') -> dict[str, list[float]]:
-  """Column of the table -> a value for each seed."""
-  return {prefix + column: [scale * summary[name] for summary in evaluations]
+  """Column of the table -> a value for each seed; slowdowns in %."""
+  return {prefix + column: [scale * summary[name] for summary in summaries]
           for column, name, scale in (
               ('opa', 'opa', 1), ('kendall', 'kendall', 1),
-              *((f'top{k}', f'slowdown_{k}', 100) for k in (1, 5, 10)))}
+              *((f'top{k}', f'slowdown_{k}', 100)
+                for k in results.ks_of(summaries[0].rows)))}
 
 
-def choices(summary, prefix: str) -> dict[str, dict[str, float]]:
-  """The rows of the default tile and of a random choice."""
-  return {'default': {prefix + 'top1': 100 * summary['default']},
-          'random': {prefix + 'opa': 0.5, prefix + 'kendall': 0.0, **{
-              f'{prefix}top{k}': 100 * summary[f'random_{k}']
-              for k in (1, 5, 10)}}}
+def choices(summary: results.Summary,
+            prefix: str) -> dict[str, dict[str, float]]:
+  """The rows of the default tile, if there is one, and of a random choice."""
+  rows = {'random': {prefix + 'opa': 0.5, prefix + 'kendall': 0.0, **{
+      f'{prefix}top{k}': 100 * summary[f'random_{k}']
+      for k in results.ks_of(summary.rows)}}}
+  if 'default' in summary.rows:
+    rows['default'] = {prefix + 'top1': 100 * summary['default']}
+  return rows
 
 
 @dataclasses.dataclass
@@ -118,7 +122,9 @@ def some_tiles(kernel: Kernel, most: int) -> Kernel:
       for name in ('config_feat', 'runtime_ns', 'normalizer_ns')})
 
 
-def trees(data: str, seed: int, most: int, tiles: int):
+def trees(data: str, seed: int, most: int = booster.Settings().trees,
+          tiles: int = sys.maxsize):
+  """LightGBM, of at most so many trees and tiles of a kernel."""
   splits = {
       split: [some_tiles(kernel, tiles) for kernel in
               read.read_kernels(os.path.join(data, split))]

@@ -13,7 +13,6 @@ import datetime
 import io
 import json
 import os
-import shutil
 import sys
 
 from machine import machine
@@ -23,7 +22,7 @@ from tpu_graphs_ext.course import checkout
 from tpu_graphs_ext.errors import UserError
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-PARTS = ('ranking', 'memory', 'training', 'serving', 'loading')
+PARTS = ('ranking', 'memory', 'training', 'serving')
 
 
 def baseline() -> str:
@@ -63,10 +62,6 @@ def _parsed(arguments: list[str]) -> argparse.Namespace:
   parser.add_argument(
       '--data_root', default='',
       help='data to train on; sample data is made where none is given')
-  parser.add_argument(
-      '--full_data_root', default='',
-      help='data to read; a data root of full size is made where none is '
-           'given')
   parser.add_argument('--out', default=os.path.join(HERE, 'results'))
   parser.add_argument(
       '--work_dir', default=os.path.join(HERE, os.pardir, 'out', 'speed'),
@@ -77,8 +72,7 @@ def _parsed(arguments: list[str]) -> argparse.Namespace:
 def _measured(part: str, root: str, args: argparse.Namespace) -> list[dict]:
   import speed_parts
   from tpu_graphs_ext.engine import artifacts
-  arguments = [root] if part in ('ranking', 'memory') else [
-      root, _data(args, full_size=part == 'loading')]
+  arguments = [root] if part in ('ranking', 'memory') else [root, _data(args)]
   versions = ', '.join(f'{name} {version}'
                        for name, version in artifacts.versions().items())
   return [{'part': part, **row, 'code': f'models.py:{code_hash("models.py")}',
@@ -87,29 +81,14 @@ def _measured(part: str, root: str, args: argparse.Namespace) -> list[dict]:
           for row in getattr(speed_parts, part)(*arguments)]
 
 
-def _data(args: argparse.Namespace, full_size: bool) -> str:
+def _data(args: argparse.Namespace) -> str:
   """The data root that was given, or sample data."""
   from tpu_graphs_ext.sample import write
-  root = args.full_data_root if full_size else args.data_root
-  if root:
-    return files.full_path(root)
+  if args.data_root:
+    return files.full_path(args.data_root)
   settings = write.SampleDataSettings(os.path.join(args.work_dir, 'sample'))
   write.write_sample_data(settings)
-  return _full_size(args.work_dir, settings.out) if full_size else settings.out
-
-
-def _full_size(work_dir: str, sample: str) -> str:
-  """As many kernels as the published collection: links to the sample's."""
-  from tpu_graphs_ext.data import read, schema
-  root = os.path.join(work_dir, 'full_size')
-  shutil.rmtree(root, ignore_errors=True)
-  for split, count in schema.PUBLISHED_KERNELS.items():
-    paths = read.find_npz(os.path.join(sample, split))
-    os.makedirs(os.path.join(root, split))
-    for number in range(count):
-      os.link(paths[number % len(paths)],
-              os.path.join(root, split, f'net_{number:016x}.npz'))
-  return root
+  return settings.out
 
 
 def _work(name: str, *arguments: str) -> list[dict]:

@@ -31,8 +31,7 @@ from tpu_graphs_ext.tasks.tile import TrainSettings
 PROJECT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 REFERENCE, OURS = 'EarlyJoinSAGE', 'MyEarlyJoinSAGE'
 REPEATS, EPOCHS, KERNELS = 3, 5, 12
-SERVED = (OURS, REFERENCE, 'AnalyticTileModel', 'LateJoinSAGE',
-          'LateJoinResGCN', 'MLP')
+SERVED = OURS, REFERENCE, 'AnalyticTileModel'
 CALLS = 35
 Rows = list[dict[str, Any]]
 
@@ -343,36 +342,3 @@ def host_steps(name: str, data_root: str) -> Rows:
   seconds = np.subtract(ended, begun)[1:]
   return [row(name, 'ours, own host', 'step', 1000 * each / steps, 'ms')
           for each in seconds]
-
-
-# --- Reading ------------------------------------------------------------------
-
-
-def loading(root: str, data_root: str) -> Rows:
-  """First read and read from the cache, each in a process of its own."""
-  with tempfile.TemporaryDirectory() as cache:
-    rows = [each for case in ('first read', 'from the cache')
-            for each in run_worker('one_read', case, data_root, cache)]
-  return [*rows, *run_worker('their_read', root, data_root)]
-
-
-def one_read(case: str, data_root: str, cache: str) -> Rows:
-  """Time and peak memory of reading all three splits."""
-  start = time.perf_counter()
-  read.read_dataset(data_root, min_train_configs=10, cache_dir=cache)
-  return _read_rows('ours', case, time.perf_counter() - start)
-
-
-def their_read(root: str, data_root: str) -> Rows:
-  from absl import flags
-  sys.path.insert(0, root)
-  data = importlib.import_module('tpu_graphs.baselines.tiles.data')
-  flags.FLAGS(sys.argv[:1])
-  start = time.perf_counter()
-  data.get_npz_dataset(data_root, min_train_configs=10)
-  return _read_rows('baseline', 'first read', time.perf_counter() - start)
-
-
-def _read_rows(subject: str, case: str, seconds: float) -> Rows:
-  return [row(subject, case, 'time', seconds, 's'),
-          row(subject, case, 'peak of the process', peak_mib(), 'MiB')]

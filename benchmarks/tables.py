@@ -130,48 +130,6 @@ def of_speed(part: str) -> Cells:
   return cells
 
 
-def of_accuracy(data: str, layout: bool = False) -> Cells:
-  """Runs of `accuracy.py` with the most epochs; means over seeds, in %.
-
-  Columns are '<split>_<measure>'; the rows 'default' and 'random' are choices
-  without a model.
-  """
-  table = _read('accuracy_layout.csv' if layout else 'accuracy.csv')
-  table = table[(table['data'] == data) & (table['status'] == 'ok')]
-  code = 'layout_models.py' if layout else 'models.py'
-  cells = collections.defaultdict(dict)
-  for name, runs in table.groupby('name', sort=False):
-    runs = runs[runs['epochs'] == max(runs['epochs'], key=int)]
-    last = runs.iloc[-1]
-    made = ('benchmarks/booster.py' if name == 'LightGBM' else code)
-    source = f'{made}:{last["models_py"]}', last['date']
-    for column in runs.columns:
-      match = re.fullmatch(r'(valid|test|real)_(?:micro_)?(top\d+|opa|kendall|'
-                           r'default|random\d+|most_kendall)', column)
-      numbers = [float(text) for text in runs[column] if match and text]
-      if not numbers:
-        continue
-      split, measure = match.groups()
-      scale = 1 if measure.endswith(('opa', 'kendall')) else 100
-      numbers = [scale * number for number in numbers]
-      choice = re.fullmatch(r'(default|random|most)_?(\w*)', measure)
-      if choice:
-        row, k = choice.groups()
-        cells[row][f'{split}_' + (k if row == 'most' else f'top{k or 1}')] = (
-            Cell(numbers[0], float('nan'), '', last['date']))
-      else:
-        spread = (statistics.stdev(numbers) if len(numbers) > 1
-                  else float('nan'))
-        cells[name][f'{split}_{measure}'] = Cell(
-            statistics.fmean(numbers), spread, *source)
-  for column in list(cells.get('random', ())):
-    split = column.split('_')[0]
-    for measure, value in (('opa', 0.5), ('kendall', 0.0)):
-      cells['random'][f'{split}_{measure}'] = Cell(
-          value, float('nan'), '', '')
-  return cells
-
-
 # --- Tables -------------------------------------------------------------------
 
 
@@ -336,18 +294,17 @@ def _accuracy_views() -> dict[str, View]:
       'accuracy-compiled': View(
           [(head, template.replace(':.3f', '.value:.3f'))  # To be narrow.
            for head, template in _two_kinds('test programs', 'real kernels')],
-          of_accuracy('compiled_v3'), {**_MODELS, **_CHOICES}),
+          of_numbers('compiled_v3'), {**_MODELS, **_CHOICES}),
       'accuracy-timed': View(
           [*_ranked('cpu_valid_', timed, 'CPU: '),
            *_ranked('gpu_valid_', timed, 'GPU: ')],
-          _side_by_side({name: {**of_numbers(data), **of_accuracy(data)}
-                         for name, data in (('cpu', 'measured_tiles'),
-                                            ('gpu', 'gpu_tiles'))}),
+          _side_by_side({'cpu': of_numbers('measured_tiles'),
+                         'gpu': of_numbers('gpu_tiles')}),
           {**_MODELS, **_CHOICES, 'default': 'the default tile of the data'}),
       'layout': View(
           [*_ranked('random_test_', layouts, '`random`: '),
            *_ranked('default_test_', layouts, '`default`: ')],
-          _side_by_side({search: of_accuracy(f'sample:xla:{search}', True)
+          _side_by_side({search: of_numbers(f'layout-{search}')
                          for search in ('random', 'default')}), _LAYOUTS)}
 
 

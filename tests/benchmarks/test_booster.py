@@ -7,13 +7,13 @@ import pytest
 
 from support import tiny_kernels
 from support.places import BENCHMARKS
-from tpu_graphs_ext.data import schema
+from tpu_graphs_ext.data import read, schema
 from tpu_graphs_ext.data.kernel import Kernel
 
 sys.path.insert(0, str(BENCHMARKS))
 
-import accuracy_run
 import booster
+import pretrained
 
 IN_ELEMENTS = booster.Reading(in_elements=True)
 
@@ -73,13 +73,12 @@ def test_odd_kernels_have_finite_columns():
       assert np.isfinite(booster.table([kernel], reading)).all()
 
 
-def test_lightgbm_is_a_row(tmp_path):
+def test_lightgbm_is_measured_like_a_model(tmp_path):
   pytest.importorskip('lightgbm', reason='LightGBM is not installed')
   root = tiny_kernels.write_data_root(tmp_path / 'data')
-  row = accuracy_run.run(accuracy_run.RunSpec(
-      'tile', 'tiny', str(root), 'LightGBM', 'LightGBM', '{"trees": 100}', 4,
-      1, '', '', str(tmp_path / 'run'), '', 1))
-  assert (row['valid_kernels'], row['test_kernels']) == (12, 6)
-  # The runtimes follow the first column of the configurations.
-  assert row['valid_micro_opa'] > 0.85 and row['test_micro_opa'] > 0.85
-  assert row['best_epoch'] % booster.EVERY == 0
+  ranker = pretrained.trees(str(root), 4, 100)
+  for split in ('valid', 'test_labelled'):
+    # The runtimes follow the first column of the configurations.
+    assert pretrained.measured(
+        ranker, read.read_kernels(str(root / split))).mean['opa'] > 0.85
+  assert ranker.best % booster.EVERY == 0

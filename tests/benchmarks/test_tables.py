@@ -65,27 +65,6 @@ def test_rows_are_replaced_in_their_place(tmp_path, monkeypatch):
                       lines[5])
 
 
-def test_accuracy_is_a_mean_over_seeds_in_per_cent(tmp_path, monkeypatch):
-  # top-5 10, 12 and 17 %: mean 13; squares 9 + 1 + 16 over 2 = 13, root 3.606.
-  # OPA 0.8, 0.9, undefined: mean 0.85, squares 2 * 0.0025, root 0.071.
-  rows = [['d', 'NetA', 'ok', epochs, 'c0ffee', '2026-01-02', top5, opa, '0.02',
-           '0.9'] for epochs, top5, opa in (
-               (9, 0.5, 0.5), (25, 0.10, 0.8), (25, 0.12, 0.9), (25, 0.17, ''))]
-  rows.append(['d', 'NetA', 'failed', 25, '', '2026-01-02', '', '', '', ''])
-  pandas.DataFrame(rows, columns=[
-      'data', 'name', 'status', 'epochs', 'models_py', 'date',
-      'valid_micro_top5', 'valid_micro_opa', 'valid_default', 'valid_random1'
-  ]).to_csv(tmp_path / 'accuracy.csv', index=False)
-  monkeypatch.setattr(tables, 'RESULTS', tmp_path)
-  cells = tables.of_accuracy('d')
-  assert f'{cells["NetA"]["valid_top5"]:.2f}' == '13.00 ± 3.61'
-  assert f'{cells["NetA"]["valid_opa"]:.3f}' == '0.850 ± 0.071'
-  assert cells['NetA']['valid_opa'].code == 'models.py:c0ffee'
-  assert f'{cells["default"]["valid_top1"]:.1f}' == '2.0'
-  assert f'{cells["random"]["valid_top1"]:.1f}' == '90.0'
-  assert cells['random']['valid_opa'].value == 0.5
-
-
 def test_commands_are_committed_without_folders_of_one_machine():
   assert tables.shown('python benchmarks/x.py --row a=/tmp/m/model_1,/q/model_2'
                       ' --real /root/op.pb --data out/d') == (
