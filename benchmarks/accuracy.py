@@ -28,9 +28,11 @@ from tpu_graphs_ext.engine import evaluate, results, scoring
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.sweep import sweep
 from tpu_graphs_ext.sweep.trials import FINISHED
-from tpu_graphs_ext.tasks import TASKS, TILE
+from tpu_graphs_ext.tasks import TASKS
 
 OURS, REFERENCE = 'MyEarlyJoinSAGE', 'EarlyJoinSAGE'
+# In the baseline.
+REAL = 'tpu_graphs/process_data/tensorflow_ops/testdata/op_tuning_data.pb'
 
 
 class Table(NamedTuple):
@@ -113,7 +115,7 @@ def source_of(split: str, root: str, table: Table) -> str:
     if not baseline:
       raise UserError(f'{checkout.ROOT_VARIABLE} names no checkout of the '
                       'baseline, which has the real kernels')
-    return os.path.join(baseline, TILE.quickstart.real)
+    return os.path.join(baseline, REAL)
   return os.path.join(root, *TASKS[table.task].collection(table.settings),
                       'test_labelled' if split == 'test' else split)
 

@@ -124,7 +124,7 @@ def test_every_process_is_started_by_what_is_tested_here():
       'hlo/subprocesses.py': ['Popen'], 'cli/verbs.py': ['execv'],
       'course/sandbox.py': ['run'],  # By -I.
       # A script in its working copy, or by -I in the sandbox; git.
-      'course/checkout.py': ['Popen', 'run'], 'quickstart.py': ['run'],
+      'course/checkout.py': ['Popen', 'run'],
       'course/training.py': ['run']}
   for path in PACKAGE.rglob('*.py'):
     called = [node.func for node in ast.walk(ast.parse(path.read_text()))

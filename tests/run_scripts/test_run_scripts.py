@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
+import shlex
 import shutil
 import subprocess
 
 import pytest
 
 from support.places import PROJECT
+from tpu_graphs_ext.cli import app
 
 SCRIPTS = PROJECT / 'run_scripts'
 TOOLS = ('awk', 'bash', 'cat', 'cksum', 'dirname', 'env', 'grep', 'mkdir',
@@ -122,6 +125,61 @@ def test_an_installation_that_fails(machine):
     add(machine, 'df', f'echo x; echo "/dev/disk 9 9 {free} 1% /"')
     shutil.rmtree(machine.parent / 'venv', ignore_errors=True)
     assert_one_sentence(run(machine), message)
+
+
+@pytest.mark.parametrize('clones', [True, False])
+def test_quickstart(machine, clones):
+  """With the baseline's scripts, or where it cannot be cloned by `train`."""
+  for tool in ('ls', 'head', 'sed', 'mktemp', 'timeout'):
+    (machine / tool).symlink_to(shutil.which(tool))
+  make = 'for word; do :; done; mkdir -p "${word#--out_dir=}'
+  add(machine, 'git', f'{make}"' if clones else 'exit 1')
+  home = machine.parent
+  (home / 'venv/bin').mkdir(parents=True)
+
+  def commands(on_training, *flags):
+    """(outcome, what was run), by task and --out alone."""
+    add(home / 'venv/bin', 'python', 'case "$*" in *version_info*) echo 3.11 ;;'
+        f'*out_dir*) {on_training} ;; esac')
+    outcome = run(machine, 'quickstart.sh', *flags, '--out', f'{home}/out')
+    return outcome, re.findall(r'^\$ tpu-graphs-ext (.*?)(?: --cache_dir.*)?$',
+                               outcome[2].replace(str(home), 'HOME'), re.M)
+
+  trained = make + '/model_1a"'
+  (code, output, error), tiles = commands(trained, '--epochs=3')
+  assert code == 0, error
+  data = '--data_root HOME/out/sample_data'
+  model = 'HOME/out/models/model_1a'
+  assert tiles == [
+      'sample-data --task tile --out HOME/out/sample_data',
+      *(['install --root HOME/out/tpu_graphs --task tile'] * clones),
+      *(f'run --root HOME/out/tpu_graphs tiles_train.py --model={name} '
+        '--epochs=3 --data_root=HOME/out/sample_data' if clones else
+        f'train --task tile --model {name} --epochs 3 {data}'
+        for name in ('MyEarlyJoinSAGE', 'EarlyJoinSAGE')),
+      f'evaluate --task tile --dir {model} {model} --data '
+      f'HOME/out/sample_data/valid {data}',
+      f'predict --task tile --dir {model} {data}']
+  for line in output.splitlines()[-3:]:  # They can be pasted.
+    app.parse(shlex.split(line)[1:])
+  (code, *_), layouts = commands(trained, '--task', 'layout')
+  assert code == 0
+  assert ('run --root HOME/out/tpu_graphs layout_train.py --source=xla '
+          '--search=random --model=ResModel --epochs=10 '
+          '--data_root=HOME/out/layout_sample_data' in layouts) == clones
+  (code, _, error), _ = commands('echo no luck; exit 1')
+  assert code == 1
+  assert ('tiles_train.py failed: no luck (all' in error) == clones
+
+
+def test_quickstart_refuses_wrong_flags(machine):
+  (machine / 'sed').symlink_to(shutil.which('sed'))
+  assert_one_sentence(run(machine, 'quickstart.sh', '--epoch', '3'),
+                      'there is no flag --epoch')
+  assert_one_sentence(run(machine, 'quickstart.sh', '--out'), 'a value')
+  assert_one_sentence(run(machine, 'quickstart.sh', '--task=tree'),
+                      'must be tile or layout; got tree')
+  assert '[--out DIR]' in run(machine, 'quickstart.sh', '--help')[1]
 
 
 # ----------------------------------------------------------- the assignment

@@ -113,11 +113,6 @@ class LayoutTask(shipped.ShippedTask):
   compared_by = ('kendall', 'opa', 'slowdown')
   baseline_models = os.path.join(
       'tpu_graphs', 'baselines', 'layout', 'models.py')
-  quickstart = shipped.Quickstart(
-      models=('MyLayoutSAGE', 'ResModel'), epochs=10, script='layout_train.py',
-      script_flags=('--source=xla', '--search=random'), knows_files=False,
-      prefix='layout_', labelled='xla/random/test_labelled',
-      compared_on='Test programs', real='', next=('evaluate',))
 
   def read(self, path: str, loading: LayoutLoadSettings) -> Programs:
     """The programs of a folder of .npz files, or of one; layouts stay on disk.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tpu_graphs_ext.engine.task import Task
 
@@ -12,20 +12,6 @@ if TYPE_CHECKING:
   from tpu_graphs_ext.data.rules import TaskRules
   from tpu_graphs_ext.engine.results import Results
   from tpu_graphs_ext.sample.write import Summary
-
-
-class Quickstart(NamedTuple):
-  """How the quickstart trains and compares."""
-  models: tuple[str, str]  # Ours and the baseline's.
-  epochs: int
-  script: str  # Of the baseline, which trains; with these flags.
-  script_flags: tuple[str, ...]
-  knows_files: bool  # Whether that script's cache tells data roots apart.
-  prefix: str  # Of the names of files and folders.
-  labelled: str  # The folder of the sample data to compare on,
-  compared_on: str  # and what it holds.
-  real: str  # Measured problems to compare on too, in the checkout; '': none.
-  next: tuple[str, ...]  # Verbs to go on with; see `quickstart.closing_text`.
 
 
 class ShippedTask(Task, Protocol):
@@ -39,7 +25,6 @@ class ShippedTask(Task, Protocol):
   has_groups: bool  # Whether an evaluation shows groups before problems.
   compared_by: Sequence[str]  # Measures of a report; the first decides.
   baseline_models: str  # The baseline's file of models, in a checkout.
-  quickstart: Quickstart
   sample_flags: Sequence[str] = ()  # Arguments of `write_sample` but `out`.
 
   @property

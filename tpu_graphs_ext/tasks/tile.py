@@ -164,14 +164,6 @@ class TileTask(shipped.ShippedTask):
   baseline_models = os.path.join(
       'tpu_graphs', 'baselines', 'tiles', 'models.py')
   sample_flags = ('kernels', 'tpu', 'seed')
-  quickstart = shipped.Quickstart(
-      models=('MyEarlyJoinSAGE', 'EarlyJoinSAGE'), epochs=15,
-      script='tiles_train.py', script_flags=(), knows_files=True, prefix='',
-      labelled='valid',
-      compared_on="Validation kernels of Google's TPU compiler",
-      real=os.path.join('tpu_graphs', 'process_data', 'tensorflow_ops',
-                        'testdata', 'op_tuning_data.pb'),
-      next=('rank', 'report', 'train'))
 
   def read(self, path: str, loading: LoadSettings) -> Partition:
     """The kernels of a folder of .npz files, of one, of tuning data (.pb), or
