@@ -95,8 +95,13 @@ def test_other_functions_are_refused():
   module.computations[0].instructions[2].operand_ids[:] = [10, 10]
   with pytest.raises(UserError, match='an argument by itself'):
     product_of(module)
-  with pytest.raises(UserError, match='of the type f64; blocks are ranked for'):
-    product_of(product_module(types=('F64', 'F64', 'F64')))
+  for number, name in (12, 'f64'), (32, 'f4e2m1fn'):  # TF 2.15 lacks this.
+    module.computations[0].instructions[0].shape.element_type = number
+    module.computations[0].instructions[2].operand_ids[:] = [10, 11]
+    with pytest.raises(UserError, match=f'of the type {name}; blocks are rank'):
+      product_of(module)
+  with pytest.raises(UserError, match='multiplies a tensor without elements'):
+    product_of(product_module((512, 0), (0, 1024)))
 
 
 PRODUCT = Product(1, 2048, 8192, 8192, 2, 2, 2)

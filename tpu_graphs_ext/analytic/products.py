@@ -109,6 +109,8 @@ def product_of(
   if epilogue.others or not epilogue.dots or (grouped and (
       len(epilogue.dots) > 1 or epilogue.operations)):
     raise _refusal(module.name, epilogue)
+  if any(0 in value.dims for dot in epilogue.dots for value in dot.operands()):
+    raise UserError(f'{module.name}: multiplies a tensor without elements')
   if grouped:
     return _grouped(module.name, grouped[0], root)
   return _plain(module.name, epilogue, root)
@@ -158,7 +160,7 @@ class _Value:
 
   @property
   def type(self) -> str:
-    return protos.PrimitiveType.Name(self.node.shape.element_type)
+    return protos.TYPE_NAMES.get(self.node.shape.element_type, 'new type')
 
 
 class _Epilogue:
@@ -225,8 +227,7 @@ def _plain(name: str, epilogue: _Epilogue, root: _Value) -> Product:
     if math.prod(value.dims) >= results:
       extra_bytes += _bytes(name, value)
     elif value.dims:
-      sizes = ','.join(map(str, value.dims))
-      ignored.append(f'reading {value.node.name}[{sizes}]')
+      ignored.append(f'reading {value.node.name}{value.dims}')
   if epilogue.operations:
     ignored.append('computing ' + ', '.join(epilogue.operations))
   return Product(
@@ -275,11 +276,8 @@ def _grouped(name: str, dot: _Value, root: _Value) -> GroupedProduct:
   if numbers.lhs_batch_dimensions or (len(x.dims), len(sizes.dims)) != (2, 1):
     raise UserError(f'{name}: is a batch of grouped products; blocks are '
                     'ranked for one, of rows [m, k]')
-  if len(w.dims) == 2:
-    kind = 'drhs'
-  else:
-    kind = ('forward' if list(numbers.rhs_contracting_dimensions) == [1]
-            else 'dlhs')
+  kind = 'drhs' if len(w.dims) == 2 else (
+      'forward' if list(numbers.rhs_contracting_dimensions) == [1] else 'dlhs')
   return GroupedProduct(
       kind, *sizes.dims, *x.dims, w.dims[1 if kind == 'dlhs' else -1],
       _bytes(name, x.stored()), _bytes(name, w.stored()), _bytes(name, root),

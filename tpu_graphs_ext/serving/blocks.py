@@ -15,7 +15,7 @@ from tpu_graphs_ext.analytic import grouped_blocks, products
 from tpu_graphs_ext.analytic.machines import MACHINES
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import kernel_sources, libtpu, protos
-from tpu_graphs_ext.serving import block_kernels
+from tpu_graphs_ext.serving import block_kernels, compiler_report
 
 USUAL = 'usual'  # Instead of blocks: a grid, `usual_blocks` of the formula.
 _MIB = 2**20
@@ -56,19 +56,16 @@ class BlockRanking:
           collections.Counter(self.dropped.values()).most_common(3))]
     if self.product.ignored:
       lines.append(f'  not counted: {"; ".join(self.product.ignored)}')
-    checked = any(choice.refusal is not None for choice in self.choices)
-    heads = f'  {"place":>5} {"bm":>6} {"bk":>6} {"bn":>6} {"us":>9} ' \
-            f'{"VMEM MiB":>9} {"vmem_limit_bytes":>17}'
-    lines.append(heads + ('  compiles' if checked else ''))
+    rows = [('place', 'bm', 'bk', 'bn', 'us', 'VMEM MiB', 'vmem_limit_bytes',
+             'compiles')]
     for place, choice in enumerate(self.choices, 1):
-      bm, bk, bn = choice.block
-      line = (f'  {place:>5} {bm:>6} {bk:>6} {bn:>6} '
-              f'{choice.time_ns / 1e3:>9.1f} {choice.vmem_bytes / _MIB:>9.1f} '
-              f'{choice.vmem_limit_bytes or "default":>17}')
-      if choice.refusal is not None:
-        line += '  ' + (f'no: {choice.refusal}' if choice.refusal else 'yes')
-      lines.append(line)
-    return '\n'.join(lines)
+      refusal = choice.refusal and f'no: {choice.refusal}'
+      rows.append((
+          str(place), *map(str, choice.block), f'{choice.time_ns / 1e3:,.1f}',
+          f'{choice.vmem_bytes / _MIB:.1f}',
+          str(choice.vmem_limit_bytes or 'default'),
+          'yes' if refusal == '' else refusal or ''))
+    return '\n'.join([*lines, compiler_report.table(rows)])
 
 
 def rank_function(function: Union[str, Callable[..., Any]], shapes: Any,

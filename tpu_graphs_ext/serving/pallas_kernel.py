@@ -53,7 +53,6 @@ def kernel(product: Any, block: tuple, vmem_limit_bytes: Optional[int],
   x_type, _, out_type, extra = _types(product)
   sum_type = jnp.int32 if product.narrow == 'int8' else jnp.float32
   count, steps = product.weights, product.k // bk
-  compute_type = x_type
 
   def finish(sums, extra_refs, out_ref):
     result = sums[0]
@@ -68,7 +67,7 @@ def kernel(product: Any, block: tuple, vmem_limit_bytes: Optional[int],
     extra_refs, (out_ref, *sum_refs) = refs[:bool(extra)], refs[bool(extra):]
 
     def product_with(w_ref):
-      return jnp.dot(x_ref[...], w_ref[...].astype(compute_type),
+      return jnp.dot(x_ref[...], w_ref[...].astype(x_type),
                      preferred_element_type=sum_type)
 
     if steps == 1:
