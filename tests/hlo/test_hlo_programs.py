@@ -86,6 +86,8 @@ def test_notes_of_other_backends_are_dropped():
   read = protos.as_module(programs.of_module(module).content)
   assert [node.backend_config for node in protos.nodes(read)] == [
       b'', b'', b'the kernel']
+  module = convolution()  # Optimised.
+  assert programs.of_module(module).optimized is module
 
 
 def test_devices_of_a_module():
@@ -113,11 +115,6 @@ def test_devices_of_a_module():
               [0, 4], [1, 5], [2, 6], [3, 7]]
   assert devices(lambda module, node: module.device_assignment.CopyFrom(
       options.device_assignment)) == (2, 4)
-
-
-def test_optimised_programs_stay_as_they_are():
-  module = convolution()
-  assert programs.of_module(module).optimized is module
 
 
 @pytest.mark.parametrize('name, tpu', [

@@ -32,10 +32,10 @@ def compiled(module, bounds=None, cycles=100, runs=1, op_name=''):
       module, op_name, bounds and tpu_compiler.Window(bounds, (), cycles), runs)
 
 
-def from_compiled(*kernels, passed_over=(), pallas=(), open_loops=0):
+def from_compiled(*kernels, passed_over=(), pallas=(), counts=(0,)):
   return kernel_sources._from_compiled(
       'f', tpu_compiler.CompiledProgram(
-          list(kernels), dict(passed_over), list(pallas), open_loops), [])
+          list(kernels), dict(passed_over), list(pallas), *counts), [])
 
 
 def names(source):
@@ -69,7 +69,8 @@ def test_fusions_of_an_optimised_dump_each_once(tmp_path):
   assert names(source) == ['fusion.23'] and source.kernels[0].copies == 2
   assert source.notes == [
       "not known to be a TPU's: nothing in it says what compiler optimised it",
-      'passed over, because they have no tiles: 1 custom-call']
+      'passed over, because they have no tiles, so in no share of time: '
+      '1 custom-call']
   assert source.kernels[0].kernel.config_feat.shape == (0, 24)
   path = tmp_path / 'a.gz'
   path.write_bytes(gzip.compress(module.SerializeToString()))
@@ -119,12 +120,16 @@ def test_a_compiled_program_with_most_time_first():
       compiled(small, (8, 2), 50, op_name='jit(f)/tanh'),
       compiled(large, (4, 4), 300)._replace(in_open_loop=True),
       compiled(small, (8, 2), 50, runs=11),
-      compiled(elementwise([])), passed_over={'sort': 1}, open_loops=1)
+      compiled(elementwise([])), compiled(elementwise([8, 128])),
+      passed_over={'sort': 1}, counts=(1, 2))
   assert source.notes == [
-      'passed over, because they have no tiles: 1 sort, 1 scalar operation',
+      'passed over, because they have no tiles, so in no share of time: 1 '
+      'sort, 1 scalar operation',
+      'in no share of time, because the compiler estimates none: '
+      'elementwise (4)', 'conditionals: 2; all branches count',
       'loops with an unknown number of trips: 1; their kernels, marked '
       '*, count once: 33.3 % of the time, or more']
-  first, second = source.kernels
+  first, second, _ = source.kernels
   # 12 runs of 50 cycles of 900; 300 of 900.
   assert (first.copies, first.cycles, first.share) == (12, 50, 600 / 900)
   assert (second.copies, second.share) == (1, 300 / 900)

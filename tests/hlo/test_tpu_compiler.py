@@ -58,6 +58,10 @@ def test_fusions_of_the_entry_and_its_loops():
           for node in modules[2].computations[-1].instructions[:2]] == [0, 1]
   assert loops_of(modules[0]).largest()[0] == (32, 1)
   assert loops_of(modules[2]).largest()[0] == (8, 2)
+  module = optimized()
+  module.computations[2].instructions[1].opcode = 'conditional'
+  assert [program.conditionals, tpu_compiler.kernels_of(module).conditionals
+          ] == [0, 1]
 
 
 def test_scalar_constants_stay_and_so_does_a_single_kernel():

@@ -236,13 +236,17 @@ def test_layout_tiles_of_16_rows_are_read_from_the_kernels_hlo():
 
 
 def test_a_file_whose_tiles_have_no_bounds_has_one_tile():
-  """As real reshapes, which were not tiled."""
-  source_kernel = source_kernel_of(
-      elementwise([2 ** 14, 2 ** 14], opcode='reshape'))
+  """As real reshapes, which were not tiled; so a scatter in a program."""
+  module = elementwise([2 ** 14, 2 ** 14], opcode='reshape')
+  source_kernel = source_kernel_of(module)
   assert rank_kernel(ranker_of(source_kernel), source_kernel, 1).scored > 50
   ranking = rank_kernel(
       ranker_of(source_kernel), measured(source_kernel, [[0]], [5]))
   assert ranking.scored == 1 and not ranking.choices
+  tpu_compiler.root_of(module).backend_config = b'{"flag_configs": []}'
+  ranking = rank_kernel(ranker_of(source_kernel), source_kernel_of(module))
+  assert ranking.scored == 1 and not ranking.choices
+  assert ranking.notes[0] == 'the compiler cuts it into no tiles'
 
 
 def test_the_command(source_kernel, tmp_path, monkeypatch, capsys):

@@ -225,13 +225,13 @@ def _from_compiled(name: str, program: tpu_compiler.CompiledProgram,
           f'{name}: has no kernel to rank. {written}. If it is one matrix '
           'product, rank its blocks: --blocks usual with a plain function of '
           'that product')
-    notes.append(f'{written}; shares of time are without them')
+    notes.append(written)
   left_out = {**program.passed_over,
               'scalar operation': len(program.kernels) - len(kernels)}
   counts = [f'{count} {of}' for of, count in left_out.items() if count]
   if counts:
-    notes.append('passed over, because they have no tiles: '
-                 + ', '.join(counts))
+    notes.append('passed over, because they have no tiles, so in no share of '
+                 'time: ' + ', '.join(counts))
   distinct, faults = _each_once(kernels)
   if not distinct and not faults:
     notes.append('it has no kernel with tiles')
@@ -241,6 +241,11 @@ def _from_compiled(name: str, program: tpu_compiler.CompiledProgram,
         kernel, share=kernel.cycles and kernel.cycles * kernel.copies / total)
                        for kernel in distinct),
                       key=lambda kernel: -(kernel.share or 0))
+    if untimed := [each.name for each in distinct if each.share is None]:
+      notes.append('in no share of time, because the compiler estimates none: '
+                   + shortened(untimed, 8))
+  if program.conditionals:
+    notes.append(f'conditionals: {program.conditionals}; all branches count')
   if program.open_loops:
     share = sum(kernel.share or 0 for kernel in distinct
                 if kernel.compiled.in_open_loop)

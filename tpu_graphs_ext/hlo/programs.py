@@ -47,7 +47,7 @@ def read(name: str, content: bytes, jax_python: str = '') -> Program:
   if start > 3:  # The size is before it.
     content = content[start:start + int.from_bytes(
         content[start - 4:start], 'little')]
-  if is_mlir(content):
+  if content.startswith(_BYTECODE) or _MLIR_TEXT.search(content):
     if content.startswith(_BYTECODE) and (
         b'sdy' in content or b'mhlo.sharding' in content):
       content = _by_jaxlib(name, 'sharded StableHLO bytecode', content,
@@ -70,11 +70,6 @@ def _largest(content: bytes, *names: bytes) -> list[int]:
   """The largest number that is assigned to each name, at least 1."""
   return [max([1, *map(int, re.findall(name + rb'\s*=\s*(\d+)', content))])
           for name in names]
-
-
-def is_mlir(content: bytes) -> bool:
-  """Whether this is MLIR: bytecode, or text with a function of tensors."""
-  return content.startswith(_BYTECODE) or bool(_MLIR_TEXT.search(content))
 
 
 def of_module(module: protos.HloModuleProto, name: str = '', replicas: int = 1,

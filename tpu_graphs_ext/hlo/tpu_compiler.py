@@ -62,6 +62,7 @@ class CompiledProgram(NamedTuple):
   passed_over: dict[str, int]  # Opcode -> other instructions.
   pallas: list[str]  # Names of Pallas kernels, whose authors choose the blocks.
   open_loops: int  # With an unknown trip count: their kernels count once.
+  conditionals: int = 0  # All of whose branches count.
 
 
 def compile_program(program: programs.Program, tpu: str,
@@ -198,7 +199,7 @@ def kernels_of(module: protos.HloModuleProto) -> CompiledProgram:
 
 def _split(module) -> CompiledProgram:
   computations = protos.by_id(module.computations)
-  of_kernels, passed_over = [], collections.Counter()
+  of_kernels, passed_over, conditionals = [], collections.Counter(), 0
   runs, open_loops = loops.runs_of(module)
   for number, runs_of_it in runs.items():
     nodes = protos.by_id(computations[number].instructions)
@@ -207,6 +208,7 @@ def _split(module) -> CompiledProgram:
         passed_over[node.opcode] += 1
       elif node.opcode not in _FREE | loops.CONTROL:
         of_kernels.append((node, nodes, runs_of_it))
+      conditionals += node.opcode == 'conditional'
   entry = computations[module.entry_computation_id]
   is_one = (len(of_kernels) == 1 and of_kernels[0][0].id == entry.root_id
             and all(node.id == entry.root_id
@@ -223,7 +225,8 @@ def _split(module) -> CompiledProgram:
   pallas = [node.metadata.op_name or node.name for node in protos.nodes(module)
             if node.opcode == 'custom-call'
             and node.custom_call_target == PALLAS_TARGET]
-  return CompiledProgram(kernels, dict(passed_over), pallas, open_loops)
+  return CompiledProgram(
+      kernels, dict(passed_over), pallas, open_loops, conditionals)
 
 
 def _kernel(node, nodes, computations) -> protos.HloModuleProto:
