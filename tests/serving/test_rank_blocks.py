@@ -92,14 +92,14 @@ def test_other_functions_are_refused():
   with pytest.raises(UserError, match=r"is one matrix product.* has tanh"):
     product_of(tiny_hlo.elementwise([4, 8]))
   module = product_module((256, 256), (256, 256), (256, 256))
-  module.computations[0].instructions[2].operand_ids[:] = [10, 10]
-  with pytest.raises(UserError, match='an argument by itself'):
-    product_of(module)
+  x, _, dot = module.computations[0].instructions
   for number, name in (12, 'f64'), (32, 'f4e2m1fn'):  # TF 2.15 lacks this.
-    module.computations[0].instructions[0].shape.element_type = number
-    module.computations[0].instructions[2].operand_ids[:] = [10, 11]
+    x.shape.element_type = number
     with pytest.raises(UserError, match=f'of the type {name}; blocks are rank'):
       product_of(module)
+  dot.operand_ids[:] = [10, 10]
+  with pytest.raises(UserError, match='an argument by itself'):
+    product_of(module)
   with pytest.raises(UserError, match='multiplies a tensor without elements'):
     product_of(product_module((512, 0), (0, 1024)))
 

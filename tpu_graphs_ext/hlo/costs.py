@@ -146,8 +146,11 @@ def _flops_of(node, nodes: dict, computations: dict, known: dict) -> int:
   if node.opcode == 'reduce':
     return max(0, math.prod(operands[0]) - results)
   if node.opcode == 'reduce-window':
-    return results * (math.prod(
-        dim.size for dim in node.window.dimensions) - 1)
+    # One that sees all from each place is a sum, broadcast: as in a softmax.
+    dims = list(zip(node.window.dimensions, operands[0], shape.dimensions))
+    taps = math.prod(min(dim.size, size) for dim, size, _ in dims)
+    return max(0, taps - 1) * math.prod(
+        count for dim, size, count in dims if dim.size < 2 * size - 1)
   return results
 
 

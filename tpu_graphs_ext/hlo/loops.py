@@ -132,7 +132,9 @@ class _Values:
       return (self._arguments[node.parameter_number]
               if node.parameter_number < len(self._arguments) else None)
     if node.opcode == 'constant':
-      return _constant(node.literal)
+      numbers = [number for kind in ('s32s', 's64s', 'u32s', 'u64s')
+                 for number in getattr(node.literal, kind)]
+      return {None: numbers[0]} if len(numbers) == 1 else None
     if node.opcode in ('tuple', 'copy-start'):
       # Tuples in tuples in tuples may stand for any number of values.
       return [None if isinstance(value, list) and any(
@@ -150,11 +152,6 @@ class _Values:
     if node.opcode in ('add', 'subtract', 'multiply'):
       return _combined(node.opcode, *map(self.of, operands))
     return None
-
-
-def _constant(literal) -> Value:
-  numbers = [*literal.s32s, *literal.s64s, *literal.u32s, *literal.u64s]
-  return {None: numbers[0]} if len(numbers) == 1 else None
 
 
 def _combined(opcode: str, first: Value, second: Value) -> Value:
