@@ -15,8 +15,8 @@ OUT_DIR=${OUT_DIR:-$HOME/out/tpugraphs_tiles}
 TRAINED_PY=$TPU_GRAPHS_ROOT/tpu_graphs/baselines/tiles/models.py
 [ -f "$TRAINED_PY.installed" ] || TRAINED_PY=$PROJECT/models.py
 
-verb() {  # Runs `tpu-graphs-ext` of the environment.
-  "$PYTHON" -m tpu_graphs_ext.cli "$@"
+verb() {  # Runs `tpu-graphs-ext`, and nothing of the working folder (-I).
+  "$PYTHON" -I -m tpu_graphs_ext.cli "$@"
 }
 
 models_py_of() {  # MODELS_PY, else what trained the model in the folder.
@@ -30,7 +30,7 @@ model_or_newest() {  # The folder given, or the one trained last.
   if [ -z "$newest" ]; then
     # Trained with another --out_dir, it is noted here.
     newest=$({ cat "$OUT_DIR/trained_last.txt" 2>/dev/null || true
-        find "$OUT_DIR" -maxdepth 1 -name 'model_*' -type d 2>/dev/null
+        find "$OUT_DIR/" -maxdepth 1 -name 'model_*' -type d 2>/dev/null
       } | while read -r folder; do
           [ ! -d "$folder" ] || echo "$(date -r "$folder" +%s) $folder"
         done | sort -n | tail -n 1 | cut -d ' ' -f 2-)

@@ -12,6 +12,6 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/assignment.sh"
 
 make_environment
-exec "$PYTHON" -m tpu_graphs_ext.course.training "$TPU_GRAPHS_ROOT" \
+exec "$PYTHON" -I -m tpu_graphs_ext.course.training "$TPU_GRAPHS_ROOT" \
   "${MODELS_PY:-$PROJECT/models.py}" "$OUT_DIR" --model=MyEarlyJoinSAGE \
   --data_root="$DATA_ROOT" --out_dir="$OUT_DIR" "$@"

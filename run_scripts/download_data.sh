@@ -31,7 +31,7 @@ published() {  # How many kernels a split has.
 
 kernels() {  # How many .npz files a folder has.
   [ -d "$1" ] || { echo 0; return; }
-  find "$1" -maxdepth 1 -name '*.npz' | wc -l | tr -d ' '
+  find "$1/" -maxdepth 1 -name '*.npz' | wc -l | tr -d ' '
 }
 
 size() {  # Bytes of a file; 0 if there is none.

@@ -57,6 +57,8 @@ def test_from_half_a_file_then_again_then_one_missing(server, tmp_path):
       'train: 5709 kernels\nvalid: 676 kernels\ntest: 844 kernels\n'
       f'data root: {folder}/npz/tile/xla\n')
   # A second call asks for nothing, and one that has to unpack not for bytes.
+  (folder / 'npz/tile/xla/train').rename(tmp_path / 'train')
+  (folder / 'npz/tile/xla/train').symlink_to(tmp_path / 'train')
   shutil.move(server, tmp_path / 'away')
   assert download(server, folder)[0] == 0
   shutil.move(tmp_path / 'away', server)

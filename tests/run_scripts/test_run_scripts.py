@@ -192,7 +192,8 @@ def student(machine):
     (machine / tool).symlink_to(shutil.which(tool))
   add(machine, 'python3.11', python('3.11'))
   home = machine.parent
-  for name in ('tpu_graphs', 'tpu_graphs_scripts', 'out/model_b',
+  (home / 'out').symlink_to('disk')
+  for name in ('tpu_graphs', 'tpu_graphs_scripts', 'disk', 'out/model_b',
                'out/model_a', 'd/train', 'd/valid', 'd/test'):
     (home / name).mkdir(parents=True)
   os.utime(home / 'out/model_b', (1, 1))  # The older one.
@@ -218,11 +219,11 @@ def run_step(student, script: str, *flags: str, error: str = '') -> list[str]:
 def test_train_and_clean_up(student):
   """The rest of the training is Python's: tests/course/test_training.py."""
   assert run_step(student, 'assignment_train.sh', '--epochs=3') == [
-      'ran: -m tpu_graphs_ext.course.training HOME/tpu_graphs '
+      'ran: -I -m tpu_graphs_ext.course.training HOME/tpu_graphs '
       f'{SCRIPTS.parent}/models.py HOME/out --model=MyEarlyJoinSAGE '
       '--data_root=HOME/d --out_dir=HOME/out --epochs=3']
   assert run_step(student, 'assignment_clean_up.sh') == [
-      'ran: -m tpu_graphs_ext.cli uninstall --root HOME/tpu_graphs']
+      'ran: -I -m tpu_graphs_ext.cli uninstall --root HOME/tpu_graphs']
 
 
 def test_the_model_trained_last_is_handed_in(student):
@@ -252,9 +253,9 @@ def test_kaggle(student):
   assert 'predict --dir HOME/out/model_a ' in first
   assert '--stats all ' in first
   assert second == (
-      'ran: -m tpu_graphs_ext.cli kaggle-csv --tile HOME/out/predictions.csv '
-      '--sample HOME/tpu_graphs_scripts/sample_submission.csv '
-      '--out HOME/out/kaggle.csv')
+      'ran: -I -m tpu_graphs_ext.cli kaggle-csv --tile HOME/out/predictions.csv'
+      ' --sample HOME/tpu_graphs_scripts/sample_submission.csv --out '
+      'HOME/out/kaggle.csv')
   sample = home / 'tpu_graphs_scripts/sample_submission.csv'
   (home / 'out/predictions.csv').write_text('ID,TopConfigs\ntile:xla:a,1;0')
   sample.write_text('ID,TopConfigs\ntile:xla:b,0;1\nlayout:xla:random:c,0;1')
