@@ -129,6 +129,13 @@ def scored(model, graph) -> np.ndarray:
   return scores[0]
 
 
+def retimed(graph):
+  """The kernel with other runtimes; those of the test split are all 0."""
+  features = graph.node_sets['config'].get_features_dict()
+  features['runtimes'] += tf.cumsum(tf.ones_like(features['runtimes']))
+  return graph.replace_features(node_sets={'config': features})
+
+
 def copy_weights(saved, built) -> str:
   """Copies them by position, as the grader does; '' or how they differ."""
   pairs = list(zip(saved, built))
@@ -151,7 +158,7 @@ def rank(model, graphs) -> dict[str, list[float]]:
     name = graph.node_sets['g']['tile_id'][0].numpy().decode()
     try:
       once = scored(model, graph)
-      again = scored(model, graph) if len(scores) < _REPEATED else once
+      again = scored(model, retimed(graph)) if len(scores) < _REPEATED else once
     except Exception as error:
       fault(f'forward fails on the test kernel {name}', error)
       return {}
@@ -165,9 +172,9 @@ def rank(model, graphs) -> dict[str, list[float]]:
     fault(f'the scores of {len(broken)} of {len(scores)} test kernels are NaN '
           f'or infinite, first of {broken[0]}; train again, with a lower --lr')
   if unsteady:
-    fault('forward gives other scores when it is called again on the kernel '
-          f'{unsteady[0]}: dropout or noise is on; turn it off unless call() '
-          'gets training=True')
+    fault('forward gives other scores when it is called again with other '
+          f'runtimes, on {unsteady[0]}: it reads the runtimes, or dropout or '
+          'noise is on; turn it off unless call() gets training=True')
   return scores
 
 
