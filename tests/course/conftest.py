@@ -17,12 +17,12 @@ def no_checkout(monkeypatch):
 @pytest.fixture
 def root(tmp_path, plain_git):
   """In git, with models of its own for both tasks, the scripts beside it."""
-  root = tmp_path / 'tpu_graphs'
+  root = tmp_path / 'a b' / 'tpu_graphs'
   for name in (task.baseline_models for task in TASKS.values()):
     (root / name).parent.mkdir(parents=True)
     (root / name).write_bytes(b'# the original\n')
   (root / 'tiles_train.py').write_text('')
-  scripts = tmp_path / checkout.COURSE_FOLDER
+  scripts = root.parent / checkout.COURSE_FOLDER
   scripts.mkdir()
   for name in checkout.COURSE_FILES:
     (scripts / name).write_text('')

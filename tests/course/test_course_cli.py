@@ -48,13 +48,3 @@ def test_usage(capsys):
     cli.main(['package', '--help'])
   text = ' '.join(capsys.readouterr().out.split())
   assert 'runs the code of the hand-in, as you' in text
-
-
-def test_kaggle_csv(tmp_path, capsys):
-  rows = 'ID,TopConfigs\ntile:xla:a,0;1;2;3;4\nlayout:xla:random:n,0;1\n'
-  (tmp_path / 's.csv').write_text(rows)
-  (tmp_path / 't.csv').write_text(rows.split('layout')[0])
-  flags = [f'--tile={tmp_path}/t.csv', f'--out={tmp_path}/k.csv']
-  assert cli.main(['kaggle-csv', *flags, f'--sample={tmp_path}/s.csv']) == 0
-  assert capsys.readouterr().out.endswith(f'2 rows: {tmp_path}/k.csv\n')
-  assert (tmp_path / 'k.csv').read_text() == rows

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tpu_graphs_ext import cli
 from tpu_graphs_ext.course import kaggle
 from tpu_graphs_ext.engine import predictions_csv
 from tpu_graphs_ext.errors import UserError
@@ -66,15 +67,17 @@ def test_given_layout_rows(tmp_path, sample):
           layout=[layouts[0], write(tmp_path / 'layout.csv', rows)])
 
 
-def test_a_whole_file(tmp_path, caplog):
-  """894 rows; other numbers are a warning."""
+def test_a_whole_file(tmp_path, caplog, capsys):
+  """894 rows, by the command; other numbers are a warning."""
   rows = {f'{prefix}{i}': '0;1;2;3;4' for prefix, number in (
       ('tile:xla:', 844), ('layout:xla:random:', 50)) for i in range(number)}
   sample = write(tmp_path / 'sample.csv', rows)
   tile = write(tmp_path / 'tile.csv', {
       name: '4;3;2;1;0' for name in reversed(rows) if 'tile' in name})
-  text = kaggle.kaggle_csv(tile, str(tmp_path / 'k.csv'), sample=sample)
-  assert text == f'894 rows: {tmp_path / "k.csv"}' and not caplog.text
-  assert list(predictions_csv.read(str(tmp_path / 'k.csv'))) == list(rows)
+  out = str(tmp_path / 'k.csv')
+  assert cli.main(['kaggle-csv', f'--tile={tile}', f'--sample={sample}',
+                   f'--out={out}']) == 0
+  assert capsys.readouterr().out == f'894 rows: {out}\n' and not caplog.text
+  assert list(predictions_csv.read(out)) == list(rows)
   run(tmp_path, TILES, sample=write(tmp_path / 'few.csv', SAMPLE))
   assert 'it has 4 rows, and the competition has 894' in caplog.text

@@ -105,10 +105,15 @@ def working_copy(root: str, folder: str, models_py: str | None = None,
                  task: ShippedTask = TILE) -> str:
   """Copies the checkout and the course's scripts into a new folder.
 
-  Environments, data and models are not copied. `models_py`, if given, takes the
-  place of the task's models. Returns the folder.
+  Not environments, data, models, linked folders and pipes. `models_py`, if
+  given, takes the place of the task's models. Returns the folder.
   """
-  shutil.copytree(root, folder, ignore=shutil.ignore_patterns(*_NOT_COPIED))
+  def not_copied(place: str, names: list[str]) -> set[str]:
+    return shutil.ignore_patterns(*_NOT_COPIED)(place, names) | {
+        entry.name for entry in os.scandir(place)
+        if not (entry.is_file() or entry.is_dir(follow_symlinks=False))}
+
+  shutil.copytree(root, folder, ignore=not_copied)
   scripts = course_scripts(root)
   if scripts and scripts != root:
     for name in COURSE_FILES:

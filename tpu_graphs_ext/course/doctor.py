@@ -17,6 +17,7 @@ from typing import Any
 
 from tpu_graphs_ext import files
 from tpu_graphs_ext.course import checkout, swap
+from tpu_graphs_ext.course.checkout import shown_path
 from tpu_graphs_ext.data import check, read, schema
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.stacks import versions
@@ -65,8 +66,7 @@ class Diagnosis:
 
 def doctor(root: str = '',
            data_root: str = TILE.training.data_root) -> Diagnosis:
-  """Checks versions, the checkout that `root` or TPU_GRAPHS_ROOT names, data.
-  """
+  """Checks versions, data, the checkout that `root` or the variable names."""
   checks = {'versions': version_findings(),
             'checkout': checkout_findings(root),
             'data': data_findings(data_root),
@@ -102,7 +102,7 @@ def version_findings() -> Iterator[Finding]:
     yield _finding(
         package, bool(version) and versions.within(version, wanted),
         f'{version or "missing"}; {wanted} fits',
-        f'{checkout.shown_path(sys.executable)} -m pip install '
+        f'{shown_path(sys.executable)} -m pip install '
         f"'{package}{wanted}'")
 
 
@@ -126,21 +126,22 @@ def checkout_findings(root: str = '') -> Iterator[Finding]:
       'checkout', commit == checkout.COMMIT and not changed,
       f'{folder}, commit {commit}, changed files: '
       f'{", ".join(changed) or "none"}',
-      f'git -C {folder} stash && git -C {folder} checkout {checkout.COMMIT}  '
+      f'git -C {shown_path(folder)} stash && '
+      f'git -C {shown_path(folder)} checkout {checkout.COMMIT}  '
       '# what this package was tested with', WARNING)
   place = os.path.join(folder, checkout.MODELS_PY)
   kind = swap.state(place)
-  install = f'{checkout.own_command()} install --root {folder}'
+  install = f'{checkout.own_command()} install --root {shown_path(folder)}'
   yield _finding(
       'models.py in place', kind == swap.INSTALLED, kind,
-      f'cp {place} my_models.py && {install} --models_py my_models.py'
-      if kind == swap.OTHER else f'{install}  # as assignment_train.sh does',
-      WARNING)
+      f'cp {shown_path(place)} my_models.py && {install} --models_py '
+      'my_models.py' if kind == swap.OTHER else
+      f'{install}  # as assignment_train.sh does', WARNING)
   beside = checkout.course_folders(folder)[1]
   scripts = checkout.course_scripts(folder)
   yield _finding('course scripts', bool(scripts),
                  scripts or f'neither in {folder} nor in {beside}',
-                 f'git clone {checkout.COURSE_URL} {beside}')
+                 f'git clone {checkout.COURSE_URL} {shown_path(beside)}')
 
 
 def data_findings(data_root: str) -> Iterator[Finding]:
@@ -164,8 +165,8 @@ def data_findings(data_root: str) -> Iterator[Finding]:
       'data, files', not report.faults,
       ': '.join([f'{len(report.faults):,} faults',
                  *map(str, report.faults[:1])]),
-      f'{checkout.own_command()} check-data {folder}  # lists them; delete '
-      f'those files and run {_script("download_data.sh")}')
+      f'{checkout.own_command()} check-data {shown_path(folder)}  # lists '
+      f'them; delete those files and run {_script("download_data.sh")}')
 
 
 def cache_findings(data_root: str) -> Iterator[Finding]:
@@ -195,9 +196,9 @@ def cache_findings(data_root: str) -> Iterator[Finding]:
         (f'{len(stale)} in {folder} that are older than the files or their '
          'folder; tiles_train.py would train on those' if stale else
          f'none in {folder} that is older than the files'),
-        f'rm {" ".join(map(checkout.shown_path, stale))}', WARNING)
+        f'rm {" ".join(map(shown_path, stale))}', WARNING)
 
 
 def _script(name: str) -> str:
   """A script of the clone that this package was installed from."""
-  return checkout.shown_path(str(_SCRIPTS / name))
+  return shown_path(str(_SCRIPTS / name))

@@ -49,10 +49,10 @@ def kaggle_csv(tile: str, out: str, *, sample: str,
       elif name in rows:
         faults.append(f'{name} is in two files')
       rows[name] = indices[:TILE_PLACES] if path == tile else indices
-  collections = {TILE.csv_id, *map(_collection, rows)}
+  collections = {name.rpartition(':')[0] for name in (TILE.csv_id, *rows)}
   faults += [f'{name} is missing; was the model run on all of the test split?'
              for name in expected
-             if _collection(name) in collections and name not in rows]
+             if name.rpartition(':')[0] in collections and name not in rows]
   predictions_csv.raise_all(', '.join([tile, *layout]), faults)
   predictions_csv.write(out, {name: rows.get(name, order)
                               for name, order in expected.items()},
@@ -61,10 +61,6 @@ def kaggle_csv(tile: str, out: str, *, sample: str,
     _log.warning('Kaggle will refuse %s: it has %d rows, and the competition '
                  'has %d', out, len(expected), PUBLISHED_ROWS)
   return f'{len(expected)} rows: {out}'
-
-
-def _collection(name: str) -> str:
-  return name.rpartition(':')[0] + ':'
 
 
 def _fault(name: str, indices: Sequence[int], is_tile: bool,

@@ -157,14 +157,6 @@ class Sandbox:
           'stopped; look for a loop without end, or allow more') from error
 
 
-def limits_text(minutes: float) -> str:
-  """What holds for a program in a sandbox, for the user."""
-  kept = ('kept from your network, files and processes' if confines() else
-          'this system cannot keep it from your network and files')
-  return (f'at most {minutes:g} minutes, without most of your environment '
-          f'variables; {kept}')
-
-
 def passed(environment: dict[str, str]) -> dict[str, str]:
   """The variables that a hand-in may see."""
   return {name: environment[name] for name in _PASSED & environment.keys()}

@@ -74,17 +74,16 @@ def state(target: str) -> str:
   content, recorded = files.read_file(target), _recorded(target)
   if content == _committed(target):
     return THEIRS
-  ours = [files.read_file(task.models_file) for task in TASKS.values()]
-  is_ours = content in ours or (
-      hashlib.sha256(content).hexdigest() in recorded)
-  return INSTALLED if is_ours else OTHER
+  ours = {*recorded, *(files.sha256(task.models_file)
+                       for task in TASKS.values())}
+  return INSTALLED if hashlib.sha256(content).hexdigest() in ours else OTHER
 
 
 def _require_known(target: str, task: ShippedTask) -> None:
   if state(target) == OTHER:
     raise UserError(
-        f'{target}: has changes that install did not make and would lose; '
-        f'`cp {target} my_models.py`, and give the copy to '
+        f'{target}: has changes that install did not make and would lose; `cp '
+        f'{checkout.shown_path(target)} my_models.py`, and give the copy to '
         f'`{checkout.own_command()} install --task {task.name} --models_py '
         'my_models.py`')
 

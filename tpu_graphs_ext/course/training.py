@@ -113,8 +113,8 @@ def main() -> int:
     return 130
   except subprocess.CalledProcessError as error:
     return error.returncode
-  print(f'trained: {model_dir}')
-  print(f'next:    ./run_scripts/assignment_hand_in.sh {model_dir}')
+  print(f'trained: {model_dir}\nnext:    ./run_scripts/assignment_hand_in.sh '
+        + checkout.shown_path(model_dir))
   return 0
 
 

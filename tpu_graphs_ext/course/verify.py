@@ -65,9 +65,8 @@ class Verdict:
         'this hand-in works' if self.ok else 'this hand-in fails'])
 
   def to_json(self) -> dict[str, Any]:
-    content = dataclasses.asdict(self)
-    del content['run_info']
-    return {'ok': self.ok, **content}
+    return {'ok': self.ok, **{name: value for name, value in vars(self).items()
+                              if name != 'run_info'}}
 
 
 def verify(model_dir: str, *, models_py: str = '', root: str = '',
@@ -117,7 +116,10 @@ def verify(model_dir: str, *, models_py: str = '', root: str = '',
               f'{SCRIPT} in a copy of {root}' if place.has(SCRIPT) else
               'this package, in a process of its own: no checkout with the '
               "course's scripts is named with --root"),
-          'confined': sandbox.limits_text(time_limit)})
+          'confined': f'at most {time_limit:g} minutes; ' + (
+              'kept from your network, files, processes and most variables'
+              if sandbox.confines() else
+              'this system cannot keep it from your network and files')})
       _Grader(verdict, place, data_root, cache_dir).grade()
     except UserError as error:
       verdict.faults.append(str(error))
