@@ -244,6 +244,7 @@ def test_user_errors_are_one_line_and_exit_code_1(capsys, tmp_path):
 
 @pytest.mark.parametrize('error, code, message', [
     (KeyboardInterrupt(), 130, 'interrupted\n'),
+    (SystemExit(0), 1, 'error: the code of a model has called exit()\n'),
     (OSError(28, 'No space left on device', '/x'), 1,
      "error: [Errno 28] No space left on device: '/x'; free some space\n")])
 def test_what_ends_a_verb(monkeypatch, capsys, error, code, message):

@@ -17,7 +17,7 @@ from support import damage, tiny_kernels, tiny_traces, tiny_tuning
 from support.places import PROJECT, TESTS
 from tpu_graphs_ext import files, load_models
 from tpu_graphs_ext.cli import app
-from tpu_graphs_ext.course import allowed_imports, sandbox, swap, zip_file
+from tpu_graphs_ext.course import sandbox, swap, zip_file
 from tpu_graphs_ext.data import cache, check, kernel, npz
 from tpu_graphs_ext.engine import artifacts, evaluate, predictions_csv
 from tpu_graphs_ext.errors import UserError
@@ -48,8 +48,6 @@ def run_file() -> bytes:
 # Function that opens a file -> (a sound file, what reads it, ending).
 READERS = {
     'cli/app.py _read_config': (lambda: JSON, app._read_config),
-    'course/allowed_imports.py faults_of': (
-        lambda: MODELS, allowed_imports.faults_of),
     'course/sandbox.py read_answer': (lambda: JSON, sandbox.read_answer),
     'course/swap.py _recorded': (
         lambda: 64 * b'a', lambda path: swap._recorded(
@@ -93,7 +91,7 @@ READERS = {
         tuning.read_results),
     'load_models.py models_module': (
         lambda: MODELS, load_models.models_module),
-    'load_models.py require_in_text': (
+    'load_models.py parsed': (
         lambda: MODELS, lambda path: load_models.require_in_text(
             'M', ['width'], path)),
     'hlo/kernel_sources.py open_source': (
@@ -204,7 +202,7 @@ def refused(read, path, expected=None) -> str:
   # Two say it in their result.
   if isinstance(faults, tuple) and isinstance(faults[0], list):
     return ''.join(map(str, faults[0]))
-  return ''.join(map(str, faults)) if read is allowed_imports.faults_of else ''
+  return ''
 
 
 @pytest.mark.parametrize('name', READERS)

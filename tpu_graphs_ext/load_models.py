@@ -38,12 +38,9 @@ def models_module(models_py: str = '') -> ModuleType:
   """
   path = os.path.abspath(os.path.expanduser(models_py or models_path()))
   try:
-    with files.open_ordinary(path) as file:
-      source = file.read()
-  except OSError as error:
-    raise UserError(f'--models_py: no file {path} that can be read '
-                    f'({error.strerror or error}); give the path of a models.py'
-                    ) from error
+    source = files.read_file(path)
+  except UserError as error:
+    raise UserError(f'--models_py: {error}; name another file') from error
   # The package's own are imported under their names, once.
   packaged = os.path.basename(path)
   if packaged in ('models.py', 'layout_models.py') and path == models_path(
@@ -133,27 +130,31 @@ def class_taking(name: str, arguments: Iterable[str],
   return cls
 
 
+def parsed(path: str) -> tuple[ast.Module, str]:
+  """The syntax tree and the text of a models.py, or a UserError."""
+  source = files.read_file(path)
+  try:
+    return ast.parse(source), importlib.util.decode_source(source)
+  # The last two where the text is nested without end.
+  except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+    raise UserError(f'{path}: is not a Python file for Python '
+                    f'{sys.version.split()[0]} ({error})') from error
+
+
 def require_in_text(name: str, arguments: Iterable[str], path: str) -> None:
   """`class_taking` by the text of a models.py, none of which is run.
 
   Lets pass what only running it would tell, as of a class that is imported.
   """
-  source = files.read_file(path)
-  try:
-    tree = ast.parse(source)
-  except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-    raise UserError(f'--models_py: {path} is not a Python file ({error}); mend '
-                    'the file') from error
+  tree, text = parsed(path)
   # One within an `if` may have a second definition, or another one's name.
   classes = {node.name: node for node in tree.body
              if isinstance(node, ast.ClassDef)}
   # It may be imported, assigned or a text, as of setattr.
-  if not re.search(rf'\b{re.escape(name)}\b|import\s+\*',
-                   importlib.util.decode_source(source)):
-    models = [other for other in classes if not other.startswith('_')]
+  if not re.search(rf'\b{re.escape(name)}\b|import\s+\*', text):
     raise UserError(
         f'--model: there is no model {name!r} in {os.path.basename(path)}; the '
-        f'models are {", ".join(models)}')
+        f'models are {", ".join(cls for cls in classes if cls[0] != "_")}')
   allowed, cls = [], classes.get(name)
   while cls:
     for node in cls.body:
@@ -176,13 +177,15 @@ def takes(name: str, argument: str, models_py: str = '') -> bool:
 
 def create_variables(model, graph) -> None:
   """Creates the variables of a new model, or raises a UserError."""
-  configs = config_feats(graph)
+  *_, count, columns = config_feats(graph).shape
   with _as_user_errors(type(model).__name__):
     if hasattr(model, '_create_for'):  # Needs no trace, unlike a call.
-      model._create_for(
-          graph.node_sets['op']['feats'].shape[-1], configs.shape[-1])
-    else:
-      model.forward(graph, int(configs.shape[-2]))
+      model._create_for(graph.node_sets['op']['feats'].shape[-1], columns)
+      return
+    shape = tuple(model.forward(graph, count).shape)
+  if shape != (1, count):  # Else it would be refused after the training.
+    raise UserError(f'{type(model).__name__}: forward gives scores of the shape'
+                    f' {shape}; it must be (1, {count}), its configurations')
 
 
 def config_feats(graph):

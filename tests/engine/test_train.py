@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from support import eager_training, tiny_kernels, tiny_models
+from support import eager_training, tiny_handin, tiny_kernels, tiny_models
 from tpu_graphs_ext.data import read
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.engine import (
@@ -158,6 +158,14 @@ def test_nan_stops_and_keeps_the_last_good_model(data_root, tmp_path):
   assert [name.split('_')[0] for name in names] == ['model', 'run']
   ranker = load(str(tmp_path / names[0]))
   assert np.isfinite(ranker.scores(tiny_kernels.chain())).all()
+
+
+def test_scores_of_another_shape_are_refused_at_once(data_root, tmp_path):
+  path = tiny_handin.write_models(tmp_path, tiny_handin.STUDENT.replace(
+      'tf.squeeze(self._head(hidden), -1)', 'self._head(hidden)'))
+  with pytest.raises(UserError, match=(
+      r'TinyRanker: .* of the shape \(1, 1, 1\); it must be \(1, 1\)')):
+    eager_training.trained(data_root, tmp_path, models_py=path)
 
 
 def test_a_full_disk_says_how_to_continue(data_root, tmp_path, monkeypatch):

@@ -227,6 +227,8 @@ def _run(argv: Sequence[str]) -> int:
     return code or 0
   except UserError as error:
     print(f'error: {printable(str(error))}', file=sys.stderr)
+  except SystemExit:
+    print('error: the code of a model has called exit()', file=sys.stderr)
   except KeyboardInterrupt as error:
     print('interrupted', file=sys.stderr)
     return 143 if isinstance(error, _Terminated) else 130

@@ -69,7 +69,7 @@ def _flags(task: ShippedTask) -> Iterator[flags.Flag]:
 @flags.verb('list the tiles or layouts that a model predicts to be fastest',
             "my_model.py:step --shapes 'f32[512,1024] f32[1024]' --tpu=v3",
             '--dir latest --data DATA/valid --top_k=3', flags=_flags)
-def rank(args: Namespace) -> int:
+def rank(args: Namespace) -> int | None:
   args.top_k = None if args.all else args.top_k
   if flags.task_of(args).has_geometry:
     _check(args)
@@ -89,7 +89,6 @@ def rank(args: Namespace) -> int:
                       top_k=args.top_k)
   flags.show(args, lambda: [ranking.to_json() for ranking in rankings],
              lambda: '\n\n'.join(ranking.text() for ranking in rankings))
-  return 0
 
 
 def _check(args: Namespace) -> None:
@@ -117,13 +116,12 @@ def _check(args: Namespace) -> None:
       raise UserError(rule)
 
 
-def _blocks(args: Namespace) -> int:
+def _blocks(args: Namespace) -> None:
   from tpu_graphs_ext.serving import blocks
   ranking = blocks.rank_function(
       args.files[0], args.shapes, args.tpu, args.blocks, args.top_k,
       args.jax_python, args.vmem_limit, args.check)
   flags.show(args, ranking.to_json, ranking.text)
-  return 0
 
 
 def _all_tiles(args: Namespace) -> int:

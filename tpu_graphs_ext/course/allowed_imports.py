@@ -6,7 +6,7 @@ import ast
 import importlib.util
 import sys
 
-from tpu_graphs_ext import files
+from tpu_graphs_ext import load_models
 from tpu_graphs_ext.errors import UserError
 
 # Installed wherever the baseline runs.
@@ -22,12 +22,9 @@ def faults_of(path: str) -> list[str]:
   Imports in a `try` are allowed: the file may do without the module.
   """
   try:
-    nodes: list[ast.AST] = [ast.parse(files.read_file(path))]
+    nodes: list[ast.AST] = [load_models.parsed(path)[0]]
   except UserError as error:
-    return [f'{error}; name the models.py to hand in with --models_py']
-  # The last two where the text is nested without end.
-  except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-    return [f'{path}: is not a Python file ({error}); mend it']
+    return [f'{error}; mend it, or name another file with --models_py']
   imported = set()
   while nodes:
     node, names = nodes.pop(), []
@@ -43,7 +40,8 @@ def faults_of(path: str) -> list[str]:
           'have; models.py may import the standard library and '
           f'{", ".join(ALLOWED)}, so copy what it needs into it'
           for line, name in sorted(imported)
-          if name not in (*ALLOWED, BASELINE_PACKAGE) and not is_standard(name)]
+          if name not in (*ALLOWED, BASELINE_PACKAGE, '__main__')
+          and not is_standard(name)]
 
 
 def is_standard(name: str) -> bool:

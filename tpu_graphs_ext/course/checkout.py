@@ -86,8 +86,7 @@ def shown_path(path: str) -> str:
 
 def own_command() -> str:
   """This package's command in the Python that runs, to be pasted."""
-  return shown_path(os.path.join(os.path.dirname(sys.executable),
-                                 'tpu-graphs-ext'))
+  return shown_path(f'{os.path.dirname(sys.executable)}/tpu-graphs-ext')
 
 
 def course_folders(root: str) -> tuple[str, str]:

@@ -42,9 +42,8 @@ class Report:
         f'{number:,} {what}' for what, number in counts.items())
              for split, counts in self.counts.items()]
     lines += [f'fault: {fault}' for fault in self.faults]
-    lines.append(f'faults: {len(self.faults):,}' if self.faults
-                 else 'no faults')
-    return '\n'.join(lines)
+    return '\n'.join([*lines, f'faults: {len(self.faults):,}' if self.faults
+                      else 'no faults'])
 
   def to_json(self) -> dict[str, Any]:
     """The report as plain dicts and lists."""

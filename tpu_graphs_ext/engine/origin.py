@@ -47,8 +47,7 @@ class Origin:
 def of_training(settings: Training) -> Origin:
   """Reads the models.py, and what the files of the splits sum to."""
   path = files.full_path(settings.models_file)
-  with files.open_ordinary(path) as file:
-    source = file.read()
+  source = files.read_file(path)
   data = {split: sum_of(os.path.join(
       settings.data_root, *settings.task.collection({}, settings), split))
           for split in schema.SPLITS}
