@@ -94,10 +94,7 @@ def test_a_loop_in_a_loop_gets_its_limit_through_the_outer_one():
   # The outer loop is open, so its inner kernels may run more often too.
   runs, _ = loops.runs_of(counting(0, 12, 'NE', 5, inner=(2, 'LT')))
   assert runs[1000] == (2, True)
-
-
-def test_a_limit_that_the_loop_changes_is_unknown():
-  module = counting(0, 12)
+  module = counting(0, 12)  # A limit that the loop changes is unknown.
   module.computations[0].instructions[-1].operand_ids[1] = 104
   assert loops.runs_of(module)[1] == 1
 

@@ -58,9 +58,6 @@ def test_shapes_of_arguments():
   for text in ('f23[3]', 'f32', 'f32[3]x', 'f32[3,,4]', 'f32[' + 60 * '9'):
     with pytest.raises(UserError, match='cannot be read; write'):
       lowering.parse_shapes(text)
-
-
-def test_types_that_tensorflow_lacks():
   with pytest.raises(UserError, match=r'--shapes: .*float8_e3m4'):
     lowering.arguments_of_shapes(len, 'f32[8] f8e3m4[8]')
 

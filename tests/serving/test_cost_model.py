@@ -27,8 +27,6 @@ from tpu_graphs_ext.tasks.tile import LoadSettings
 
 KERNEL, REPEATING = KERNELS[:2]
 TILES = KERNEL.config_feat
-
-
 # 256 x 64 layout tiles.
 TILED = kernel_of_module(tiny_hlo.elementwise([2048, 8192]),
                          [[2 * i + 1, 64 - i] for i in range(8)])

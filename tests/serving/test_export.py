@@ -110,11 +110,10 @@ def test_where_there_is_only_tensorflow(exported, expected, tmp_path):
 CASES = [name + suffix for name in load_models.model_names()
          for suffix in ('', model_checks.RAW)
          if not suffix or load_models.takes(name, 'feature_stats')]
-FAST = {'MLP'}  # Tracing takes seconds.
 
 
-@pytest.mark.parametrize('name', [
-    name if name in FAST else pytest.param(name, marks=pytest.mark.slow)
+@pytest.mark.parametrize('name', [  # Tracing others takes seconds.
+    name if name == 'MLP' else pytest.param(name, marks=pytest.mark.slow)
     for name in CASES])
 def test_exported_scores_of_every_model(name, tmp_path):
   kernels = [*model_checks.kernels(), *KERNELS, *tiny_kernels.corner_cases()]

@@ -201,7 +201,7 @@ def test_a_summary_of_a_compiled_program(source_kernel):
   assert "default, the TPU compiler's; the model puts it at place 5" in text
 
 
-def two_layers():
+def test_kernels_with_several_products_are_not_ranked():
   """f32 [64, 256] x [256, 512] x [512, 128], as one kernel."""
   module = product(64, 256, 512)
   entry = module.computations[0]
@@ -210,11 +210,7 @@ def two_layers():
   root.convolution_dimension_numbers.CopyFrom(
       entry.instructions[2].convolution_dimension_numbers)
   entry.root_id = 14
-  return module
-
-
-def test_kernels_with_several_products_are_not_ranked():
-  source_kernel = source_kernel_of(two_layers())
+  source_kernel = source_kernel_of(module)
   ranking = rank_kernel(ranker_of(source_kernel), source_kernel)
   assert not ranking.choices and ranking.product is None
   assert ranking.notes == [
