@@ -233,12 +233,11 @@ def test_layout_tiles_of_16_rows_are_read_from_the_kernels_hlo():
 
 def test_a_file_whose_tiles_have_no_bounds_has_one_tile():
   """As real reshapes, which were not tiled; so a scatter in a program."""
-  source_kernel, scatter = (source_kernel_of(elementwise(
-      [2 ** 14, 2 ** 14], opcode=opcode)) for opcode in ('reshape', 'scatter'))
+  module = elementwise([2 ** 14, 2 ** 14], opcode='reshape')
+  source_kernel = source_kernel_of(module)
   assert rank_kernel(ranker_of(source_kernel), source_kernel, 1).scored > 50
-  root = tpu_compiler.root_of(scatter.compiled.module)
-  root.backend_config = b'{"flag_configs": []}'
-  for untiled in measured(source_kernel, [[0]], [5]), scatter:
+  tpu_compiler.root_of(module).backend_config = b'{"flag_configs": []}'
+  for untiled in measured(source_kernel, [[0]], [5]), source_kernel_of(module):
     ranking = rank_kernel(ranker_of(source_kernel), untiled)
     assert ranking.scored == 1 and not ranking.choices
   assert ranking.notes[0] == 'the compiler cuts it into no tiles'

@@ -287,7 +287,7 @@ def _each_once(kernels: list[tpu_compiler.CompiledKernel]
 
 def source_kernel(compiled: tpu_compiler.CompiledKernel,
                   name: str) -> SourceKernel:
-  """A kernel as features, without tiles; or a UserError."""
+  """A kernel as features, without tiles to choose from; or a UserError."""
   nodes = list(protos.nodes(compiled.module))
   for node in nodes:
     if len(node.shape.dimensions) > schema.MAX_DIMS:
@@ -305,4 +305,8 @@ def source_kernel(compiled: tpu_compiler.CompiledKernel,
   arrays, none = features.module_arrays(compiled.module), np.zeros(0, np.int64)
   kernel = Kernel(name, *arrays[:3], np.zeros(
       (0, len(schema.CONFIG_FEATURES)), np.float32), none, none)
+  if compiled.window is None and tpu_compiler.root_of(
+      compiled.module).backend_config:  # One tile, as real reshapes have.
+    kernel = never_timed(kernel, features.config_features((), [()]))
+    notes.append('the compiler cuts it into no tiles')
   return SourceKernel(kernel, compiled.runs, tuple(notes), compiled=compiled)

@@ -168,13 +168,9 @@ def rank_kernel(ranker: scoring.Ranker, source: kernel_sources.SourceKernel,
 def _with_default(source: kernel_sources.SourceKernel,
                   loops: Loops) -> tuple[Kernel, list[str]]:
   """(the kernel, with the compiler's tile if it chose one, notes)."""
-  module, _, window, *_ = source.compiled
-  if window is None:
-    if module is None or not tpu_compiler.root_of(module).backend_config:
-      return source.kernel, []
-    return never_timed(source.kernel, features.config_features((), [()])), [
-        'the compiler cuts it into no tiles']
-  bounds = window[:2]
+  if source.compiled.window is None:
+    return source.kernel, []
+  bounds = source.compiled.window[:2]
   if not all(len(of) == len(most) and all(0 < b <= m for b, m in zip(of, most))
              for of, most in zip(bounds, loops.largest())):
     return source.kernel, [
