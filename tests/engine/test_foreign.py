@@ -104,12 +104,12 @@ def test_rankings_that_cannot_be_used(tmp_path, text, message):
 
 
 def test_rows_of_several_collections(tmp_path):
-  text = 'layout:xla:random:unet,1;0\nlayout:xla:default:unet,0;1\n'
-  with pytest.raises(UserError, match='has unet of several collections; '
+  text = 'layout:xla:random:u:net,1;0\nlayout:xla:default:u:net,0;1\n'
+  with pytest.raises(UserError, match='has u:net of several collections; '
                      'choose one with --source and --search'):
     read(tmp_path, text, LAYOUT)
   ranker = read(tmp_path, text, LAYOUT, source='xla', search='default')
-  assert ranker.of == {'unet': [0, 1]}
+  assert ranker.of == {'u:net': [0, 1]}
   with pytest.raises(UserError, match='--data must name its programs'):
     read(tmp_path, text.split('\n')[0], LAYOUT).read(LAYOUT.loading(), 'valid')
 

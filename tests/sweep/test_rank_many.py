@@ -157,15 +157,14 @@ def test_files_that_cannot_be_ranked_have_rows(ranked, folder, tmp_path):
                       node_feat=whole.node_feat[:, 1:]).save(str(folder))
   (folder / 'net_5.npz').unlink()
   (folder / 'net_5.npz').symlink_to(tmp_path / 'gone.npz')
+  (folder / 'net_6.npz').rename(folder / 'net_6\udcff.npz')
   summary, content = ranked()
   rows = rows_in(content)
-  assert [row['error'] is None for row in rows] == [
-      True, False, False, False, True, False, True]
-  for number, said in ((1, 'cannot be read as a tile file'),
-                       (2, 'config_feat'), (3, '139'), (5, 'does not exist')):
-    assert f'net_{number}.npz' in rows[number]['error']
+  for number, said in ((1, 'be read as a tile file'), (2, 'config_feat'),
+                       (3, '139'), (5, 'not exist'), (6, 'is not UTF-8')):
+    assert f'net_{number}' in rows[number]['error']
     assert said in rows[number]['error'], rows[number]['error']
-  assert len(summary.errors) == 4 and '3 kernels' in summary.text
+  assert len(summary.errors) == 5 and '2 kernels' in summary.text
 
 
 def test_a_file_whose_worker_dies_costs_no_other_its_row(ranked, inline):

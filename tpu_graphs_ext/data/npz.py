@@ -11,6 +11,7 @@ import functools
 import io
 import math
 import os
+import re
 import zipfile
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO
@@ -36,6 +37,8 @@ class DamagedError(Exception):
 def opened(path: str) -> Iterator[zipfile.ZipFile]:
   """The archive of a file; DamagedError if it or its use shows damage."""
   try:
+    if re.search('[\ud800-\udfff]', os.path.basename(path)):
+      raise DamagedError('its name is not UTF-8; rename it')
     with files.open_ordinary(path) as file:
       # zipfile makes an object of each member when it opens an archive.
       end = zipfile._EndRecData(file)

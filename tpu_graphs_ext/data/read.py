@@ -21,6 +21,7 @@ MIN_CONFIGS = 2
 _ROWS_LOOKED_AT = 8
 
 _log = logging.getLogger(__name__)
+_warn_once = functools.cache(_log.warning)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -131,11 +132,6 @@ def with_enough_configs(every: Problems, where: str, min_configs: int,
   _warn_once(f'{where}: left out {len(skipped)} of {len(every)} {what}s with '
              f'fewer than {min_configs} configurations: {shortened(skipped)}')
   return every.select(enough)
-
-
-@functools.cache
-def _warn_once(message: str) -> None:
-  _log.warning('%s', message)
 
 
 def find_npz(path: str, limit: int | None = None) -> list[str]:

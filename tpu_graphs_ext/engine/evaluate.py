@@ -75,7 +75,7 @@ class ForeignRanker:
       if np.iscomplexobj(scores):
         raise TypeError('they are complex')
       scores = scores.astype(np.float64)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:
       raise UserError(f'{self.name}: {problem.name}: {error}; scores must be '
                       'real numbers') from error
     # Duplicates are looked for in kernels alone, whose table is at hand.
@@ -125,7 +125,8 @@ def read_predictions(path: str, loading: Loading) -> ForeignRanker:
   for row_id, places in rows.items():
     if not row_id.startswith(prefix):
       continue
-    name = row_id.rpartition(':')[2]
+    # Names of kernels may have colons.
+    name = row_id.split(':', task.csv_id.count(':') + len(parts))[-1]
     if name in of:
       raise UserError(
           f'{path}: has {name} of several collections; choose one with '
@@ -161,8 +162,8 @@ def require_labels(problems: Problems, source: str, task: Task) -> None:
   if without:
     raise UserError(
         f'{source}: {len(without)} of {len(problems)} {task.problem}s have no '
-        f'labels (all runtimes are 0), first {without[0]}; evaluate on valid, '
-        'or write predictions with `tpu-graphs-ext predict`')
+        f'labels (all runtimes are 0), first {without[0]}; only others can be '
+        'trained or evaluated on; `tpu-graphs-ext predict` needs no labels')
 
 
 def measure(ranker: AnyRanker, problems: Problems, what: str,

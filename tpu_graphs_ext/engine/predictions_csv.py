@@ -26,7 +26,7 @@ KIND = ','.join(HEADER), 'predictions CSV'  # For `files.Output`.
 MAX_BYTES = 1 << 28  # The layout rows of the competition take 30 MB.
 MAX_FAULTS = 10  # In one message; the rest is only counted.
 _INDICES = re.compile('[0-9]{1,9}(;[0-9]{1,9})*')  # Each fits int32.
-_ID = re.compile(r'[^,"\x00-\x1f\x7f]{1,300}')  # It needs no quotes.
+_ID = re.compile(r'[^\x00-\x1f\x7f]{1,300}')
 
 
 def write(path: str, best: Best, prefix: str = '', end: str = '') -> None:

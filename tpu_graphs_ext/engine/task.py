@@ -84,7 +84,7 @@ class Task(Protocol):
     """The settings, with the statistics if the model takes them; the data.
 
     Raises UserError if there is no such model, or the data are missing,
-    damaged, too few or without labels.
+    damaged or too few.
     """
 
   def compiled_model(self, settings: Training,

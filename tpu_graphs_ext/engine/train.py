@@ -11,6 +11,7 @@ from typing import Any, Optional
 import tensorflow as tf
 
 from tpu_graphs_ext import files
+from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.engine import (
   artifacts,
   callbacks,
@@ -80,6 +81,9 @@ def train(settings: Training, further: callbacks.Further = ()) -> TrainResult:
   started = time.monotonic()
   task = settings.task
   settings, splits = task.prepared(settings)
+  for split in schema.SPLITS[:2 + (settings.test_mode == 'metrics')]:
+    evaluate.require_labels(getattr(splits, split), os.path.join(
+        settings.data_root, *task.collection({}, settings), split), task)
   folder = resume.ResumeFolder(settings)
   if settings.resume and folder.is_new:
     if run := resume.finished_run(settings, folder.origin):

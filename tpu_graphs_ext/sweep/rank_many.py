@@ -170,9 +170,9 @@ class Settings:
       row = {'error': text if name in text else f'{name}: {text}'}
     columns = dict.fromkeys(LEGAL if self.all_tiles else LISTED)
     try:
-      return json.dumps(
-          {**columns, 'file': name, **row}, allow_nan=False,
-          ensure_ascii=False, separators=(',', ':')).encode() + b'\n'
+      text = json.dumps({**columns, 'file': name, **row}, allow_nan=False,
+                        ensure_ascii=False, separators=(',', ':'))
+      return text.encode(errors='replace') + b'\n'
     except ValueError as error:  # A number that JSON does not have.
       return self.line(name, error, path)
 

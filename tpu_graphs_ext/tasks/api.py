@@ -63,7 +63,7 @@ def measure(kernels: Union[str, Iterable[Kernel]], scores: Mapping[str, Any],
 
   Args:
     kernels: a folder of .npz files, one .npz or a .pb; or kernels. With
-      `loading` of layouts the same of programs.
+      `loading` of layouts a folder of programs, or one.
     scores: kernel's name -> numbers [configs]; the lowest is the fastest. Other
       names may be there too.
     name: what to call the model in tables.

@@ -139,7 +139,6 @@ class LayoutTask(shipped.ShippedTask):
       LayoutTrainSettings, Splits]:
     """The settings and the data of the collection."""
     from tpu_graphs_ext.data import programs, schema
-    from tpu_graphs_ext.engine import evaluate
     from tpu_graphs_ext.tasks import feature_stats
     takes_stats = load_models.takes(
         settings.model, feature_stats.ARGUMENT, settings.models_file)
@@ -148,14 +147,9 @@ class LayoutTask(shipped.ShippedTask):
         min_configs=settings.configs, max_configs=settings.max_configs,
         cache_dir=settings.cache_dir, toy_data=settings.toy_data,
         seed=settings.seed or 0)
-    where = os.path.join(settings.data_root, settings.source, settings.search)
-    labelled = schema.SPLITS if settings.test_mode == 'metrics' else (
-        schema.SPLITS[:2])
-    for split in labelled:
-      evaluate.require_labels(
-          getattr(data, split), os.path.join(where, split), self)
     validated = data.valid.to_train_on(
-        os.path.join(where, 'valid'), settings.configs, settings.max_configs,
+        os.path.join(settings.data_root, settings.source, settings.search,
+                     'valid'), settings.configs, settings.max_configs,
         [settings.seed or 0, schema.SPLITS.index('valid')])
     if settings.validate_batches >= 0:
       validated = programs.Programs(

@@ -203,7 +203,6 @@ class TileTask(shipped.ShippedTask):
 
     from tpu_graphs_ext.data import read
     from tpu_graphs_ext.data.normalize import FeatureStats
-    from tpu_graphs_ext.engine import evaluate
     from tpu_graphs_ext.tasks import feature_stats
 
     # Cheap checks first: a wrong name must not wait for the data.
@@ -223,9 +222,6 @@ class TileTask(shipped.ShippedTask):
       count = int(settings.validate_batches * settings.batch * 1.05)
       validated = validated.select(np.arange(min(count, len(validated))))
     stats = FeatureStats.of_partition(data.train)
-    if settings.test_mode == 'metrics':
-      evaluate.require_labels(
-          data.test, os.path.join(settings.data_root, 'test'), self)
     for split, kernels in (('train', data.train), ('valid', validated)):
       usable = int((kernels.num_configs >= settings.configs).sum())
       if usable < settings.batch:
