@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 
+import numpy as np
 import pytest
 
 from tpu_graphs_ext.engine.settings import RECIPES
@@ -16,25 +17,27 @@ WRONG = [
     ({'losses': 'ListMLE:1'}, '--losses=ListMLE:1: must be losses of ListMLEL'),
     ({'losses': 'MSE:nan'}, 'each with a positive weight, as in ListMLELoss'),
     ({'model_kwargs_json': '{hidden_dim: 1}'}, 'is not JSON'),
-    ({'model_kwargs_json': '[1]'}, '--model_kwargs_json=[1]: must be a JSON '
-     'object of constructor arguments such as \'{"hidden_dim": 128}\''),
+    ({'model_kwargs_json': '[1]'}, '_json=[1]: must be a JSON object of cons'),
     ({'lr': 0.0}, '--lr=0.0: must be a positive number'),
     ({'validate_batches': 0}, 'batches=0: must be -1 (all) or at least 1'),
     ({'test_mode': 'x'}, '--test_mode=x: must be predictions or metrics'),
     ({'out_dir': ''}, '--out_dir is empty; name a file or folder'),
     ({'seed': -1}, '--seed=-1: must be 0 to'),
+    ({'recipe': []}, '--recipe=[]: must be a text'),
     ({'members': 0}, '--members=0: must be at least 1'),
     ({'recipe': 'quik'}, '--recipe=quik: must be default or quick or best')]
 
 
-def test_bad_settings():
+def test_bad_settings(tmp_path):
   for wrong, message in WRONG:
     with pytest.raises(UserError) as raised:
       TrainSettings(**wrong)
     assert message in str(raised.value)
   with pytest.raises(UserError, match='--stats=x: must be run or train or all'):
     LoadSettings(stats='x')
-  settings = TrainSettings(losses='MSE:2, ListMLELoss:1')
+  settings = TrainSettings(losses='MSE:2, ListMLELoss:1', seed=np.int64(3),
+                           data_root=tmp_path)
+  assert json.dumps([settings.seed, settings.data_root])
   assert settings.weighted_losses == [('MSE', 2.0), ('ListMLELoss', 1.0)]
 
 

@@ -172,7 +172,6 @@ class Programs(Problems):
         ColumnStats.joined(getattr(program.bounds, table) for program in self)
         for table in ('node', 'config')))
 
-
   def to_train_on(self, where: str, min_configs: int, max_configs: int,
                   seed: Sequence[int]) -> Programs:
     """Those with enough configurations, `Program.at_most` max_configs each."""

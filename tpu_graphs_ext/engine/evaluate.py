@@ -75,7 +75,7 @@ class ForeignRanker:
       if np.iscomplexobj(scores):
         raise TypeError('they are complex')
       scores = scores.astype(np.float64)
-    except (TypeError, ValueError, RuntimeError) as error:
+    except (TypeError, ValueError) as error:
       raise UserError(f'{self.name}: {problem.name}: {error}; scores must be '
                       'real numbers') from error
     # Duplicates are looked for in kernels alone, whose table is at hand.

@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import math
 import os
+import re
 import time
 from typing import Any, ClassVar, Optional
 
@@ -54,6 +55,21 @@ def as_in(settings_class: type, name: str, **changes: Any) -> Any:
   return setting(**{'default': field.default, **field.metadata, **changes})
 
 
+# Annotation of a field -> the types of its values, and what to call them.
+_KINDS = {'int': ((int,), 'a whole number'), 'str': ((str,), 'a text'),
+          'float': ((int, float), 'a number'), 'list': ((list,), 'a list'),
+          'bool': ((bool,), 'true or false'),
+          'dict': ((dict,), 'an object of names and values')}
+
+
+def wrong_kind(field: dataclasses.Field, value: Any) -> str:
+  """What a value must be by the field's annotation; '' if it is that."""
+  name = getattr(field.type, '__name__', field.type)
+  types, kind = _KINDS.get(re.sub(r'Optional\[|\]', '', name), ((), ''))
+  is_left_out = value is None and name.startswith('Optional')
+  return '' if is_left_out or type(value) in types else kind
+
+
 def _rule(value: Any, choices: Optional[tuple[str, ...]] = None,
           least: float = -math.inf, most: float = math.inf,
           or_all: bool = False, positive: bool = False, **_: Any) -> str:
@@ -76,10 +92,15 @@ class Checked:
   def __post_init__(self):
     for field in dataclasses.fields(self):
       value = getattr(self, field.name)
+      # Numbers of NumPy's and paths as plain values, for JSON.
+      value = getattr(value, 'item', getattr(
+          value, '__fspath__', lambda value=value: value))()
+      object.__setattr__(self, field.name, value)
+      if rule := wrong_kind(field, value) or (
+          value is not None and _rule(value, **field.metadata)):
+        raise UserError(f'--{field.name}={value}: must be {rule}')
       if field.name in ('data_root', 'out_dir'):
         files.require_path('--' + field.name, value)
-      if value is not None and (rule := _rule(value, **field.metadata)):
-        raise UserError(f'--{field.name}={value}: must be {rule}')
     if hasattr(self, 'model_kwargs_json'):
       _ = self.model_kwargs  # So that bad text is refused at once.
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, Optional, Union
 
 from tpu_graphs_ext import files, load_models
-from tpu_graphs_ext.engine.settings import MOST_SEED
+from tpu_graphs_ext.engine.settings import MOST_SEED, wrong_kind
 from tpu_graphs_ext.engine.task import Task
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.tasks import TASKS, TILE
@@ -20,11 +20,6 @@ MOST_TRIALS = 100_000
 # Settings that the sweep gives each trial.
 _OWN_SETTINGS = {'model', 'model_kwargs_json', 'seed', 'data_root', 'out_dir',
                  'results_csv', 'run_id', 'resume', 'tensorboard'}
-# Annotation of a field -> what JSON may hold there.
-_KINDS = {'int': ((int,), 'a whole number'), 'str': ((str,), 'a text'),
-          'float': ((int, float), 'a number'), 'list': ((list,), 'a list'),
-          'bool': ((bool,), 'true or false'),
-          'dict': ((dict,), 'an object of names and values')}
 
 
 def goals_of(task: Task) -> list[str]:
@@ -39,15 +34,6 @@ def _require(holds: Any, rule: str, value: Any) -> None:
     raise UserError(f'{rule}; got {json.dumps(value)[:100]}')
 
 
-def _require_kind(field: dataclasses.Field, value: Any, where: str) -> None:
-  kind = field.type.replace('Optional[', '').rstrip(']')
-  if kind in _KINDS:
-    types, what = _KINDS[kind]
-    _require(type(value) in types and (
-        type(value) is not float or math.isfinite(value)),
-             f'{where}: must be {what}', value)
-
-
 def filled(cls: type, content: Any, where: str) -> Any:
   """An object of the file as a dataclass, or a UserError that begins so."""
   _require(isinstance(content, dict), f'{where}: must be an object', content)
@@ -55,7 +41,9 @@ def filled(cls: type, content: Any, where: str) -> Any:
   for key, value in content.items():
     _require(key in fields,
              f'{where}: must have the keys {", ".join(fields)}', key)
-    _require_kind(fields[key], value, f'{where}: {key}')
+    kind = wrong_kind(fields[key], value)
+    _require(not kind and (type(value) is not float or math.isfinite(value)),
+             f'{where}: {key}: must be {kind or "finite"}', value)
   try:
     return cls(**content)
   except (UserError, TypeError) as error:  # TypeError: a key is missing.
@@ -265,6 +253,4 @@ def _check_setting(settings: type, name: str, values: Any) -> None:
   # If the ends of a range are allowed, all of it is.
   for value in ([values.min, values.max] if isinstance(values, Range)
                 else values):
-    _require_kind(settings.__dataclass_fields__[name], value,
-                  f'settings.{name}')
     settings(**{name: value})

@@ -95,10 +95,10 @@ class TrainSettings(Training):
       'out_dir', 'results_csv', 'validate_batches', 'run_id')
 
   def __post_init__(self):
-    for name, value in RECIPES.get(self.recipe, {}).items():
+    super().__post_init__()
+    for name, value in RECIPES[self.recipe].items():
       if getattr(self, name) is None:
         object.__setattr__(self, name, value)
-    super().__post_init__()
     _ = self.weighted_losses
 
   @functools.cached_property
