@@ -34,7 +34,6 @@ def test_verify(monkeypatch, capsys):
 def test_usage(capsys):
   for flags, message in (
       (['verify', '--model_dir='], '--model_dir is empty'),
-      (['verify', '--dir=m', '--data_root= '], '--data_root is empty'),
       (['kaggle-csv', '--tile=t', '--sample=s', '--out='], '--out is empty')):
     with pytest.raises(SystemExit) as exit_info:
       cli.main(flags)

@@ -5,9 +5,12 @@ import os
 import pathlib
 import runpy
 import sys
+import tempfile
+from unittest import mock
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from support import eager_training, tiny_handin, tiny_kernels
 from tpu_graphs_ext.course import sandbox, verify
@@ -255,6 +258,13 @@ def test_a_folder_without_hash_in_one_with(folder, copied, tmp_path):
     fault(verdict, part)
   # The script replaces '/model_' anywhere.
   assert any('replaces every "/model_"' in note for note in verdict.notes)
+
+
+def test_a_full_disk(folder, copied, tmp_path, monkeypatch):
+  monkeypatch.setattr(verify.tile_batches, 'kernel_graphs', mock.Mock(
+      side_effect=tf.errors.ResourceExhaustedError(None, None, 'No space')))
+  fault(check(folder, copied, tmp_path), f'in {tempfile.gettempdir()}, ',
+        'TMPDIR may name another folder: No space')
 
 
 def test_what_cannot_be_verified(copied, tmp_path):

@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
-import math
 import os
 import tempfile
 import time
@@ -19,6 +18,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from tpu_graphs_ext import files
 from tpu_graphs_ext.course import agreement, allowed_imports, checkout, sandbox
@@ -123,9 +123,10 @@ def verify(model_dir: str, *, models_py: str = '', root: str = '',
       _Grader(verdict, place, data_root, cache_dir).grade()
     except UserError as error:
       verdict.faults.append(str(error))
-    except OSError as error:
+    except (OSError, tf.errors.OpError) as error:
       verdict.faults.append(
-          f'the hand-in could not be run: {reason_of(error)}')
+          f'the hand-in could not be run in {tempfile.gettempdir()}, for which '
+          f'TMPDIR may name another folder: {reason_of(error)}')
   return verdict
 
 
@@ -155,7 +156,7 @@ def _facts(verdict: Verdict) -> dict[str, str]:
   args = verdict.run_info.get('args', {})
   kwargs = args.get('model_kwargs_json', '')[:200]  # Statistics are pages long.
   opas = verdict.run_info.get('train_curve', {}).get('val_opa', [])
-  best = max((opa for opa in opas if isinstance(opa, float)), default=math.nan)
+  best = max((opa for opa in opas if isinstance(opa, float)), default=np.nan)
   written = time.localtime(os.path.getmtime(verdict.model_dir))
   return {
       'models.py': verdict.models_py, 'model': verdict.model_dir,
