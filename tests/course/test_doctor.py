@@ -73,7 +73,6 @@ def test_a_good_checkout_and_a_changed_one(root, monkeypatch):
   assert first.text.endswith('changed files: tiles_train.py')
   assert f"git -C '{root}' checkout ddd187c" in first.fix
   assert models.text == 'changed by hand'
-  assert models.fix.startswith(f"cp '{root / checkout.MODELS_PY}' my_models.py")
   assert models.fix.endswith(f"--root '{root}' --models_py my_models.py")
   assert scripts.state == BROKEN
   assert scripts.fix == f"git clone {checkout.COURSE_URL} '{beside}'"

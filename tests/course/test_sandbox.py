@@ -144,15 +144,11 @@ def test_a_hand_in_ends_with_who_runs_it(tmp_path):
 
 
 @pytest.mark.parametrize('place, target', [
-    *itertools.product(['model_a/assets/x', 'run_a.jsonz'],
-                       ['/dev/zero', '/etc/passwd', '.']), ('run_a.jsonz', '')])
+    *itertools.product(['model_a/assets/x', 'run_a.jsonz'], [
+        '/dev/zero', '/etc/passwd', '.']), ('run_a.jsonz', '')])  # A folder.
 def test_links_in_a_hand_in_are_not_followed(run, tmp_path, place, target):
-  """Nor is a run file that is a folder."""
   (tmp_path / 'model_a' / 'assets').mkdir(parents=True)
-  if target:
-    os.symlink(target, tmp_path / place)
-  else:
-    (tmp_path / place).mkdir()
+  os.symlink(target, tmp_path / place) if target else os.mkdir(tmp_path / place)
   with pytest.raises(UserError, match=f'{place}: is a link, .*is not followed'):
     run('')
 
