@@ -41,9 +41,8 @@ def calibrated(paths: str | Sequence[str],
   """
   for path in [paths] if isinstance(paths, str) else paths:
     trace = _work_of(path, steps)
-    alone_us = replay.alone_us(trace)
-    rows = [(each.name, sizes.sizes_of(each), alone_us[each])
-            for each in trace.work]
+    rows = [(each.name, size, each.duration_us)
+            for each, size in zip(trace.work, sizes.all_sizes(trace))]
     steps_read = trace.steps
     part = f'steps {steps_read[0]}-{steps_read[-1]}' if steps_read else 'all'
     source = f'{os.path.basename(path)}, {trace.gpu}, {part}, {len(rows):,}'
@@ -57,7 +56,8 @@ def calibrated(paths: str | Sequence[str],
             for key, us in (trace.sweep or {}).items()
             if key in _ADDED and kineto.is_number(us) and us >= 0}
     # In another's sweep, of a great many kernels, hardly any runs twice a step.
-    different = {(name, *size.items()) for name, size, _ in rows}
+    different = {(name, *map(size.get, sizes.SIZES[:3]))
+                 for name, size, _ in rows}
     if trace.sweep is None and (
         len(different) <= max(1000, len(rows) / max(len(steps_read), 1) / 3)):
       host = replay.host_of(trace)
@@ -70,14 +70,14 @@ def compared(path: str, steps: Optional[Sequence[int]],
   """Predicts a trace's kernels and steps; raises UserError as `calibrated`."""
   trace = _work_of(path, steps)
   rows, means, recorded, known = [], {}, {}, {}
-  alone_us = replay.alone_us(trace)
-  for each in trace.work:
-    size, kind = sizes.sizes_of(each), kinds.kind_of(each.name)
-    key, measured = (each.name, *size.items()), each.duration_us
+  # The best guess of a duration in whole microseconds is whole.
+  whole = all(each.duration_us.is_integer() for each in trace.all_work)
+  for each, size in zip(trace.work, sizes.all_sizes(trace)):
+    key, kind = (each.name, *size.items()), kinds.kind_of(each.name)
     if key not in known:
       known[key] = [learned.us(each.name, size, mean) for mean in (False, True)]
-    shared = measured / alone_us[each] if alone_us[each] else 1.0
-    us, mean = (us and us * shared for us in known[key])
+    measured, (us, mean) = each.duration_us, known[key]
+    us = round(us) if us and whole else us
     means[each] = measured if mean is None else mean
     if kind == kinds.COMMUNICATION:
       us, recorded[each] = None, measured

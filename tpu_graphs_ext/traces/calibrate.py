@@ -2,9 +2,8 @@
 
     time = (least_us + multiply_adds / rate + bytes / bandwidth) * correction
 
-Each kind and arithmetic has its formula; where bytes are unknown, it counts
-threads instead. The correction is kriging (Gaussian process regression) of what
-the formula misses, from the launches nearest in size and in function.
+Each kind and arithmetic has its formula, of threads where bytes are unknown;
+the correction is kriging (Gaussian process regression) of what it misses.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import math
 import os
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple, Optional
+from typing import Optional
 
 import numpy as np
 
@@ -33,20 +32,13 @@ _FORMULAS = {'bytes': [0, 1, 2], 'threads': [0, 3], '': [0]}
 _LEAST_US = 0.1  # Of a formula.
 # Of kernels of the same arithmetic, family and function: standard deviations
 # of the logarithm of their correction, and of a part of it that fades with the
-# distance of their sizes, to 2/3 at the length beside it (in logarithms), and
-# of its slope. Chosen by leaving out launches of a sweep of one H200.
-_LEVELS = (0.0, 0.4, 1.5, 0.05), (0.4, 0.4, 1.5, 0.1), (0.3, 0.4, 1.2, 0.1)
+# distance of their sizes, to 2/3 at the length beside it (in logarithms).
+# Chosen by leaving out launches of an H200's sweep, the last on an H100.
+_LEVELS = (0.0, 0.4, 1.5), (0.4, 0.4, 1.5), (0.3, 0.3, 1.2)
 _NOISE = 0.05  # Of a size's median; a single duration has twice as much, and
 # where means and medians differ three times their mean distance.
 _OTHER_SIZES = 0.5  # What launches count whose known sizes are others.
-_NEAREST = 48  # Launches to learn from.
-
-
-class Times(NamedTuple):
-  """The durations of a function at one size."""
-  median_us: float
-  mean_us: float
-  count: int
+_NEAREST = 24  # Launches to learn from.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,14 +46,15 @@ class Calibration:
   """What traces taught."""
   sources: tuple  # Trace, GPU, steps and number of kernels, in words.
   gpu: str  # Its name, or 'a GPU'.
-  # Times by function and sizes, in the order of `SIZES`, 0 if unknown.
-  launches: Mapping[str, Mapping[tuple, Times]]
+  # By function and sizes, in the order of `SIZES`, 0 if unknown: typical and
+  # mean microseconds, and their number.
+  launches: Mapping[str, Mapping[tuple, tuple]]
   host: Mapping[str, tuple]  # Mean microseconds and their number, see `replay`.
 
   def us(self, name: str, sizes: Mapping[str, float],
          mean: bool = False) -> Optional[float]:
-    """The predicted median of a kernel's duration, or its mean, which adds up;
-    of communication always the mean. None if nothing is known of it."""
+    """A kernel's predicted duration, of the least relative error; or its mean,
+    which adds up; of communication always that. None if nothing is known."""
     kind, point = kinds.kind_of(name), _point(sizes)
     seen = self.launches.get(name, {})
     times = [*(seen.values() or self._known.get(kind, [()])[0])]
@@ -75,18 +68,18 @@ class Calibration:
     if not self.formulas:
       return None
     us = self.formula_us(name, point) * math.exp(self._correction(name, point))
-    if point in seen:  # The prediction counts as one more launch.
-      median_us, _, count = seen[point]
-      us *= (median_us / us)**(count / (count + 1))
-    median_us, mean_us, _ = _joined(*times) if mean and times else (1, 1, 0)
-    return us * mean_us / median_us
+    # The prediction counts as one more launch of a size that was seen.
+    typical_us, mean_us, count = seen.get(point) or (
+        *(_joined(*times)[:2] if times else (1, 1)), 0)
+    us *= (typical_us / us)**(count / (count + 1))
+    return us * mean_us / typical_us if mean else us
 
   def formula_us(self, name: str, point: Sequence[float]) -> float:
-    """By the formula of the finest class that was seen."""
-    kind, arithmetic = kinds.class_of(name)
+    """By the finest class that was seen, or as a product or element-wise."""
+    kind, known = kinds.kind_of(name), kinds.class_of(name)
     terms = np.array([1, *point])
-    for key in (f'{kind}, {arithmetic}', kind, f'{kinds.PRODUCT}, {arithmetic}',
-                kinds.PRODUCT if arithmetic else kinds.ELEMENTWISE, ALL):
+    for key in (known, kind, known.replace(kind, kinds.PRODUCT)
+                if known != kind else kinds.ELEMENTWISE, ALL):
       for size, rates in self.formulas.get(key, {}).items():
         if terms[_FORMULAS[size][-1]]:
           return max(_LEAST_US, float(terms[_FORMULAS[size]] @ rates))
@@ -98,28 +91,27 @@ class Calibration:
     least_us and microseconds for each unit of its sizes, float64."""
     rows = collections.defaultdict(list)
     for name, points in self.launches.items():
-      kind, arithmetic = kinds.class_of(name)
-      if kind != kinds.COMMUNICATION:
+      if (kind := kinds.kind_of(name)) != kinds.COMMUNICATION:
         for point, times in points.items():
-          for key in {ALL, kind, f'{kind}, {arithmetic}'.removesuffix(', ')}:
-            rows[key].append((*point, times.median_us))
+          for key in {ALL, kind, kinds.class_of(name)}:
+            rows[key].append((*point, times[0]))
     return {key: _fitted(np.array(table)) for key, table in rows.items()}
 
   @functools.cached_property
   def _known(self) -> dict[str, tuple]:
-    """By kind, of all launches: `Times`, sizes [.., 3], log(median / formula)
+    """By kind, of all launches: times, sizes [.., 5], log(median / formula)
     and its variance, and labels [3, ..]."""
     rows, known = collections.defaultdict(list), {}
     for name, points in self.launches.items():
       for point, times in points.items():
         rows[kinds.kind_of(name)].append((
             times, point, kinds.labels_of(name),
-            math.log(times.median_us / self.formula_us(name, point))))
+            math.log(times[0] / self.formula_us(name, point))))
     for kind, launches in rows.items():
       times, points, labels, residual = zip(*launches)
-      median_us, mean_us, count = np.array(times).T
+      typical_us, mean_us, count = np.array(times).T
       # The more the sizes leave open, the more launches of one size differ.
-      skew = np.average(abs(np.log(mean_us / median_us)), weights=count)
+      skew = np.average(abs(np.log(mean_us / typical_us)), weights=count)
       noise = _NOISE**2 + max(2 * _NOISE, 3 * skew)**2 / count
       known[kind] = (times, np.array(points), np.array(residual), noise,
                      np.array(labels, object).T)
@@ -135,29 +127,22 @@ class Calibration:
     apart[other], other = 0, other.any(1)
     covariance = _covariance(
         labels == np.array(kinds.labels_of(name), object)[:, None],
-        (apart**2).sum(1), 0.0, other)
+        (apart**2).sum(1), other)
     near = np.argsort(-covariance, kind='stable')[:_NEAREST]
     apart, other, labels = apart[near], other[near], labels[:, near]
-    product = apart @ apart.T
-    length = np.diag(product)
     between = _covariance(
         labels[:, :, None] == labels[:, None],
-        (length[:, None] + length - 2 * product).clip(0), product,
-        other[:, None] != other) + np.diag(noise[near])
-    residual = residual[near]
-    expected = covariance[near] @ np.linalg.solve(between, residual)
-    # Not far beyond what was seen.
-    return float(expected.clip(min(residual.min(), 0) - 0.5,
-                               max(residual.max(), 0) + 0.5))
+        ((apart[:, None] - apart)**2).sum(2), other[:, None] != other)
+    return float(covariance[near] @ np.linalg.solve(
+        between + np.diag(noise[near]), residual[near]))
 
 
-def _covariance(same, square, product, other) -> np.ndarray:
-  """By squared distances and inner products of sizes, whether the known sizes
-  are others, all [..], and whether labels are the same, [3, ..]."""
+def _covariance(same, square, other) -> np.ndarray:
+  """By squared distances of sizes, whether the known sizes are others, both
+  [..], and whether labels are the same, [3, ..]."""
   return np.where(other, _OTHER_SIZES, 1) * sum(
-      alike * (constant**2 + slope**2 * product
-               + local**2 / (1 + square / (2 * length**2)))
-      for alike, (constant, local, length, slope) in zip(same, _LEVELS))
+      alike * (constant**2 + local**2 / (1 + square / (2 * length**2)))
+      for alike, (constant, local, length) in zip(same, _LEVELS))
 
 
 def _point(sizes: Mapping[str, float]) -> tuple:
@@ -182,27 +167,34 @@ def calibrate(source: str, gpu: str, kernels: Iterable[tuple],
   launches = {name: dict(times) for name, times in earlier.launches.items()}
   for (name, point), each in by_size.items():
     points = launches.setdefault(name, {})
-    points[point] = Times(*_joined(points.get(point), (
-        statistics.median(each), statistics.fmean(each), len(each))))
+    points[point] = _joined(points.get(point), (
+        _typical(each), statistics.fmean(each), len(each)))
   return Calibration((*earlier.sources, source), gpu, launches, {
       **earlier.host, **{key: _joined(earlier.host.get(key), pair)
                          for key, pair in host.items()}})
 
 
+def _typical(times: Sequence[float]) -> float:
+  """The median weighted by 1 / us: its relative errors are the least."""
+  times = np.sort(times)
+  weight = np.cumsum(1 / times)
+  return float(np.interp(weight[-1] / 2, weight - 0.5 / times, times))
+
+
 def _fitted(table: np.ndarray) -> dict[str, np.ndarray]:
   """least_us, at most what the shortest tenth takes, and rates of each formula.
 
-  table: float64 [launches, 4]: `SIZES` and microseconds. Minimizes the sum of
+  table: float64 [launches, 6]: `SIZES` and microseconds. Minimizes the sum of
   |log(formula / time)|.
   """
   from scipy import optimize
   fitted = {}
   for size, columns in _FORMULAS.items():
-    terms = np.insert(table[:, :3], 0, 1, axis=1)[:, columns]
+    terms = np.insert(table[:, :-1], 0, 1, axis=1)[:, columns]
     some = terms[:, -1] > 0
     if not some.any():
       continue
-    us = table[some, 3]
+    us = table[some, -1]
     terms = terms[some] / us[:, None]
     scale, weight = terms.max(0) + 1e-300, np.ones(len(us))
     least = np.quantile(us, 0.1) * scale[0]
@@ -231,7 +223,7 @@ def read(path: str, flag: str = '--hardware') -> Calibration:
     known = content['calibration']
     return Calibration(
         tuple(map(str, known['sources'])), str(known['gpu']),
-        {name: {row[:3]: Times(*row[3:]) for row in _numbers(rows, 6, 3)}
+        {name: {row[:5]: row[5:] for row in _numbers(rows, 8, 5)}
          for name, rows in known['launches'].items()},
         dict(zip(known['host'], _numbers([*known['host'].values()], 2, 1))))
   except (ValueError, TypeError, LookupError, AttributeError) as error:

@@ -20,10 +20,9 @@ _KINDS = [(kind, re.compile(pattern)) for kind, pattern in (
                 r'sum_and_scatter|segment_offset|partial_?segment|'
                 r'partials_per_segment'),
     (OPTIMIZER, r'multi_tensor|(?i:fused_?(adam|sgd|adagrad))'),
-    (LAYOUT, r'nchwTo|nhwc(To|AddPadding)|[cC]onvertTensor|scalePacked|reorder|'
+    (LAYOUT, r'nchwTo|nhwc(To|AddPadding)|[cC]onvertTensor|scalePacked|'
              r'init_device_workspace|splitK?[rR]educe|[rR]educe(SplitK|_wgrad)|'
-             r'[oO]ffsetsKernel|transposeReadWrite|Filter4x4|dot_do_o|'
-             r'convert_dq'),
+             r'[oO]ffsetsKernel|dot_do_o|convert_dq'),
     ('attention', r'(?i)sdpa|flash|fmha|attention|attn|mha'),
     ('recurrent cell', r'RNN|LSTM|GRU|(rnn|lstm|gru)_cell|(?i:lstm|gru)_elem'),
     (SORT, r'RadixSort|Scan|[sS]ort|Histogram|[uU]nique|cub::|thrust|[tT]opK|'
@@ -41,8 +40,7 @@ _KINDS = [(kind, re.compile(pattern)) for kind, pattern in (
                r'sparse|lengths|segment'),
     (ELEMENTWISE, r'elementwise|Functor|_kernel_cuda|dropout|distribution|'
                   r'triton_poi'))]
-# Their time depends on the arithmetic of their values. A kind that a
-# calibration has not seen is predicted as a product of the same arithmetic.
+# Their time depends on the arithmetic of their values.
 _COMPUTING = PRODUCT, 'convolution', 'attention'
 _ARITHMETIC = [(arithmetic, re.compile(pattern)) for arithmetic, pattern in (
     ('8 bits', r'(?i)e4m3|e5m2|fp8|nvjet_sm\d+_q|s8s8|i8i8|int8'),
@@ -61,15 +59,14 @@ def kind_of(name: str) -> str:
               'other')
 
 
-@functools.lru_cache(maxsize=100_000)
-def class_of(name: str) -> tuple[str, str]:
-  """Kind, and arithmetic of kinds whose time depends on it; else ''."""
+def class_of(name: str) -> str:
+  """Its kind, with the arithmetic if its time depends on that."""
   kind = kind_of(name)
-  return kind, '' if kind not in _COMPUTING else next(
+  return kind if kind not in _COMPUTING else f'{kind}, ' + next(
       (arithmetic for arithmetic, pattern in _ARITHMETIC
        if pattern.search(name)), 'float')
 
 
 def labels_of(name: str) -> tuple[str, str, str]:
-  """Arithmetic, family (the name up to its tile, or its types) and function."""
-  return class_of(name)[1], _FAMILY.match(name)[0], name
+  """Class, family (the name up to its tile, or its types) and function."""
+  return class_of(name), _FAMILY.match(name)[0], name

@@ -1,9 +1,4 @@
-"""The time of a step, replayed.
-
-Threads of the host launch work in the recorded order, with calibrated pauses,
-and wait where they waited in the trace. Work starts once it is launched, its
-stream is free, and what it waited for in the trace has ended.
-"""
+"""The time of a step: its launches replayed, with calibrated pauses."""
 
 from __future__ import annotations
 
@@ -20,9 +15,6 @@ from tpu_graphs_ext.traces.kineto import Event, Trace
 
 # Delays up to this are latency; after longer ones work waited for other work.
 _NEAR_US = 20.0
-# Kernels that run at once slow each other: two take 2**0.3 times as long. The
-# median of the sweep's products and recurrent cells on an H100.
-_SHARED = 0.3
 _SLOW = 4 / 3  # Medians; in longer steps the host was interrupted.
 _MOST_ENDED = 64  # Pieces of work that one may have waited for.
 LATENCY, BETWEEN, PAUSE, CALL = 'latency', 'between', 'pause', 'call'
@@ -41,26 +33,6 @@ class Command:
   step: Optional[int] = None  # That it is of; a border is of that which ends.
   before: Optional[Command] = None  # The last, of any thread, that had ended.
   pauses: Sequence[str] = ()  # Names of the pause between them, finest first.
-
-
-def alone_us(trace: Trace) -> dict[Event, float]:
-  """How long each piece of work would take if it had its GPU to itself.
-
-  Of n kernels that run at once each advances n**-_SHARED as fast.
-  """
-  alone = {each: each.duration_us for each in trace.all_work}
-  borders = sorted(((time, ends, each) for each in alone if 'grid' in each.args
-                    for ends, time in enumerate((each.start, each.end))),
-                   key=lambda border: border[:2])
-  running, passed, last = collections.Counter(), collections.Counter(), {}
-  for time, ends, each in borders:
-    gpu = each.place[0]
-    if running[gpu]:
-      passed[gpu] += (time - last[gpu]) * running[gpu]**-_SHARED
-    last[gpu] = time
-    running[gpu] += -1 if ends else 1
-    alone[each] = passed[gpu] - (alone[each] if ends else 0.0)
-  return alone
 
 
 def commands_of(trace: Trace) -> list[Command]:
@@ -153,15 +125,10 @@ def _queues(trace: Trace) -> Iterator[tuple]:
   """(work, the work before it on its stream, the work of another stream that it
   waited for, the key of its stall) for all work launched in the part."""
   part, ended, last = {*trace.work}, _finder(trace), {}
-  count = collections.Counter(each.launch for each in trace.work)
-  index = collections.Counter()
   for each in trace.all_work:
     before, last[each.place] = last.get(each.place), each
     if each.launch and each in part:
-      index[each.launch] += 1
       key = f'{_STALL} {before.name if before else ""} > {each.name}'
-      if count[each.launch] > 1:  # Of a graph, where functions run repeatedly.
-        key += f' {index[each.launch]} of {count[each.launch]}'
       ready = max(each.launch.start, before.end if before else 0.0) + _NEAR_US
       yield each, before, next(
           (past for past in ended(each.start, ready)
@@ -204,9 +171,8 @@ def replay(trace: Trace, host: Mapping[str, tuple],
            duration_us: Mapping[Event, float]) -> tuple[float, float, list]:
   """(predicted, measured) microseconds of a step, and the steps left out.
 
-  It is the mean period, from the end of what came before a step to the end of
-  its own work; of a trace without steps from its first launch, and 0 without
-  one. `host` comes from `host_of`, for these or other steps.
+  It is the mean period, from the end of what came before to the end of its own
+  work; without steps from the first launch, and 0 without one.
   """
   commands = commands_of(trace)
   ends, begin = _earlier(trace, commands)

@@ -1,8 +1,8 @@
-"""What a kernel computes and moves, by its operator's `Input Dims`, `Input
-type` and `Concrete Inputs`, in the order of its schema."""
+"""What a kernel computes and moves, by the inputs of its operator, in order."""
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import math
 import re
@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from tpu_graphs_ext.traces import kinds
-from tpu_graphs_ext.traces.kineto import Event, is_number
+from tpu_graphs_ext.traces.kineto import Event, Trace, is_number
 
-SIZES = 'multiply_adds', 'bytes', 'threads'
+# What ran at the same time slows small kernels, copies more than kernels.
+_BESIDE = 'beside_kernels', 'beside_copies'  # 1 for most of its time.
+SIZES = 'multiply_adds', 'bytes', 'threads', *_BESIDE
 _BYTES = {name: size for size, names in (  # Of a value.
     (1, 'char,signed char,unsigned char,bool,Float8_e4m3fn,Float8_e5m2'),
     (2, 'Half,BFloat16,short'), (4, 'float,int'), (16, 'complex<double>'),
@@ -34,6 +36,26 @@ class Tensor(NamedTuple):
   @property
   def bytes(self) -> int:
     return self.values * self.value_bytes
+
+
+def all_sizes(trace: Trace) -> list[dict[str, float]]:
+  """Of a trace's work, and what ran beside it on its GPU half of its time."""
+  borders = sorted(((time, sign, each) for each in trace.all_work
+                    for time, sign in ((each.start, 1), (each.end, -1))),
+                   key=lambda border: border[0])
+  running, spent, beside_us, last = (collections.Counter() for _ in range(4))
+  for time, sign, each in borders:
+    gpu = each.place[0]
+    for kind in _BESIDE:
+      spent[gpu, kind] += running[gpu, kind] * (time - last[gpu])
+      beside_us[each, kind] -= sign * spent[gpu, kind]
+    kind = _BESIDE[kinds.kind_of(each.name).startswith('copy')]
+    beside_us[each, kind] -= each.duration_us / 2  # Twice: not itself.
+    running[gpu, kind] += sign
+    last[gpu] = time
+  return [{**sizes_of(each), **{
+      kind: 1.0 for kind in _BESIDE
+      if beside_us[each, kind] > each.duration_us / 2}} for each in trace.work]
 
 
 def sizes_of(work: Event) -> dict[str, float]:
@@ -146,12 +168,9 @@ def _indexed(_: Event, inputs: Sequence[Any]) -> dict[str, Any]:
 
 
 def _embedding(call: Event, inputs: Sequence[Any]) -> dict[str, Any]:
-  """Of lookups in a table, or of the gradient of its rows.
-
-  The indices, the results and each row that occurs move once; of n draws from
-  r rows r * (1 - exp(-n / r)) are expected to occur. `multiply_adds` counts the
-  lookups; of a forward kernel, whose warps read 32 values of a row and whose
-  grid has a limit, the values read, and `threads` the results.
+  """Indices, results and each row that occurs move once: of n draws from r
+  rows r * (1 - exp(-n / r)). `multiply_adds` are lookups; forward, where warps
+  read 32 values of a row and the grid has a limit, values; `threads` results.
   """
   rows, indices = inputs[:2]
   bags, draws = 'bag' in call.name, indices.values
