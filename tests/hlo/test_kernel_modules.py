@@ -1,6 +1,5 @@
 """Kernels as programs with a tile each, and their measured times."""
 
-import dataclasses
 import json
 import types
 
@@ -62,6 +61,7 @@ def ranked():
   return kernel_sources.Source('f', [kernel], [], []), types.SimpleNamespace(
       kernels=[types.SimpleNamespace(
           name='tanh/1', op_name='jit(f)/tanh',
+          default_from=kernel_sources.FROM_COMPILER,
           choices=[choice(1, 2, 2), choice(2, 4, 2), choice(3, 1, 1)])])
 
 
@@ -105,11 +105,22 @@ def test_tiles_that_stay_are_written(folder):
   module = protos.as_module((folder / '001_tanh_1.1.pb').read_bytes())
   assert tpu_compiler.root_of(module).name == 'tanh.11'
   source, ranking = ranked()
+  ranking.kernels[0].default_from = kernel_sources.FROM_TIME
   with pytest.raises(UserError, match='no kernel here has a tile of the TPU'):
-    kernel_modules.write(str(folder) + '2', [dataclasses.replace(
-        source, kernels=[dataclasses.replace(
-            kernel, compiled=kernel.compiled._replace(window=None))
-                         for kernel in source.kernels])], [ranking], 'v5e')
+    kernel_modules.write(str(folder) + '2', [source], [ranking], 'v5e')
+
+
+def test_a_tile_of_a_copy_reads_the_same_elements():
+  """From rows to columns: 16 x 4 are 128 columns of 512 rows, 64 x 1 in rows.
+  """
+  module = tiny_hlo.elementwise([2048, 1024], opcode='copy')
+  root = tpu_compiler.root_of(module)
+  root.shape.layout.minor_to_major[:] = [0, 1]
+  root.backend_config = json.dumps({'window_config': {
+      'output_window_bounds': [], 'input_window_bounds': ['9']}}).encode()
+  root = tpu_compiler.root_of(kernel_modules.with_tile(module, [16, 4]))
+  assert json.loads(root.backend_config)['window_config'][
+      'input_window_bounds'] == ['64', '1']
 
 
 def test_names_of_types_that_tensorflow_2_15_does_not_know():

@@ -25,6 +25,7 @@ from tpu_graphs_ext.hlo import (
   lowering,
   protos,
   subprocesses,
+  tiles,
   tpu_compiler,
 )
 
@@ -78,8 +79,8 @@ def write(folder: str, sources: Sequence[kernel_sources.Source],
 
 def _tiles(source: kernel_sources.SourceKernel, kernel: Any):
   """(row of the list, module) of the default and of the first choices."""
-  if source.compiled.window is None or not kernel.choices:
-    return
+  if kernel.default_from != kernel_sources.FROM_COMPILER:
+    return  # No choice, no tile, or one of another tensor.
   default = source.compiled.window[:2]
   tiles = {default: 0}  # In order of place; 0: the default.
   for choice in kernel.choices:
@@ -132,8 +133,11 @@ def with_tile(kernel, output_bounds: Sequence[int],
   root = tpu_compiler.root_of(module)
   config = json.loads(root.backend_config)
   window = config['window_config']
+  turns = root.opcode == 'copy' and window.get('input_window_bounds')
   for name in ('estimated_cycles', 'iteration_bounds', 'input_window_bounds'):
     window.pop(name, None)
+  if turns:
+    window['input_window_bounds'] = _read_bounds(module, root, output_bounds)
   window['output_window_bounds'] = list(map(str, output_bounds))
   window['kernel_window_bounds'] = list(map(str, kernel_bounds))
   for name in ('used_scoped_memory_configs', 'retry_config'):
@@ -141,6 +145,18 @@ def with_tile(kernel, output_bounds: Sequence[int],
   root.backend_config = json.dumps(config).encode()
   complete(module)
   return module
+
+
+def _read_bounds(module, copy, output_bounds: Sequence[int]) -> list[str]:
+  """Bounds of what a copy reads: the same elements in the other layout."""
+  operand = protos.by_id(protos.nodes(module))[copy.operand_ids[0]]
+  sizes, units = copy.shape.dimensions, []
+  for layout in copy.shape.layout, operand.shape.layout:
+    dims = tiles.physical_dims(layout.minor_to_major, len(sizes))
+    units.append(dict(zip(dims, tiles.layout_units([sizes[d] for d in dims]))))
+  elements = {dim: min(bound * unit, sizes[dim]) for bound, (dim, unit) in zip(
+      output_bounds, units[0].items())}
+  return [str(-(-elements[dim] // unit)) for dim, unit in units[1].items()]
 
 
 def complete(module) -> None:
