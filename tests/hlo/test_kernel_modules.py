@@ -111,8 +111,7 @@ def test_tiles_that_stay_are_written(folder):
 
 
 def test_a_tile_of_a_copy_reads_the_same_elements():
-  """From rows to columns: 16 x 4 are 128 columns of 512 rows, 64 x 1 in rows.
-  """
+  """16 x 4 are 128 columns of 512 rows, which are 64 x 1 of rows."""
   module = tiny_hlo.elementwise([2048, 1024], opcode='copy')
   root = tpu_compiler.root_of(module)
   root.shape.layout.minor_to_major[:] = [0, 1]

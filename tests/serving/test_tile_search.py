@@ -51,9 +51,9 @@ def measured(source_kernel, bounds, times):
 
 def with_window(source_kernel, bounds, cycles=None, **fields):
   """The same with a tile of the compiler's."""
-  return dataclasses.replace(
-      source_kernel, compiled=source_kernel.compiled._replace(
-          window=tpu_compiler.Window(bounds, (), cycles), **fields))
+  return kernel_sources.source_kernel(source_kernel.compiled._replace(
+      window=tpu_compiler.Window(bounds, (), cycles), **fields),
+                                      source_kernel.name)
 
 
 def ranker_of(source_kernel) -> scoring.Ranker:

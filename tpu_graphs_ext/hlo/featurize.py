@@ -60,15 +60,8 @@ def _kernels(path: str, tpu: str, jax_python: str, shapes: str,
   faults += source.faults
   prefix = os.path.basename(path).split('.')[0].replace(':', '_')
   return [dataclasses.replace(
-      _with_tile(kernel), tile_id=f'{prefix}_{number:03}_{kernel.name}')
+      kernel.kernel, tile_id=f'{prefix}_{number:03}_{kernel.name}')
           for number, kernel in enumerate(source.kernels) if kernel.kernel]
-
-
-def _with_tile(source: kernel_sources.SourceKernel) -> Kernel:
-  if (window := source.compiled.window) is None:
-    return source.kernel
-  return kernel_sources.never_timed(source.kernel, features.config_features(
-      window.kernel_bounds, window.output_bounds)[np.newaxis])
 
 
 def measured_kernels(path: str) -> list[Kernel]:

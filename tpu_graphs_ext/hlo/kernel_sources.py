@@ -78,14 +78,7 @@ def read_source(source: Any, shapes: Any = '', tpu: str = schema.DEFAULT_TPU,
                 progress: subprocesses.Progress = None) -> Source:
   """Reads a file or lowers a function, and compiles programs; or a UserError.
 
-  Args:
-    source: see the module's docstring; or a function, or what
-      `jax.jit(...).lower(...)` returned.
-    shapes: a function's arguments; see `lowered`.
-    tpu: one of `libtpu.GENERATIONS`, to compile for.
-    jax_python: the Python that has JAX, for functions that are named and for
-      HLO text; '': this.
-    progress: called about twice a second with the seconds of compiling.
+  The arguments are those of `CostModel.rank`.
   """
   return compiled(open_source(source, shapes, tpu, jax_python), progress)
 
@@ -287,7 +280,7 @@ def _each_once(kernels: list[tpu_compiler.CompiledKernel]
 
 def source_kernel(compiled: tpu_compiler.CompiledKernel,
                   name: str) -> SourceKernel:
-  """A kernel as features, without tiles to choose from; or a UserError."""
+  """A kernel as features, with the compiler's tile if any; or a UserError."""
   nodes = list(protos.nodes(compiled.module))
   for node in nodes:
     if len(node.shape.dimensions) > schema.MAX_DIMS:
@@ -305,8 +298,11 @@ def source_kernel(compiled: tpu_compiler.CompiledKernel,
   arrays, none = features.module_arrays(compiled.module), np.zeros(0, np.int64)
   kernel = Kernel(name, *arrays[:3], np.zeros(
       (0, len(schema.CONFIG_FEATURES)), np.float32), none, none)
-  if compiled.window is None and tpu_compiler.root_of(
-      compiled.module).backend_config:  # One tile, as real reshapes have.
-    kernel = never_timed(kernel, features.config_features((), [()]))
+  window = compiled.window
+  if not window and tpu_compiler.root_of(compiled.module).backend_config:
+    window = (), ()  # One tile, as real reshapes have.
     notes.append('the compiler cuts it into no tiles')
+  if window:
+    kernel = never_timed(kernel, features.config_features(
+        window[1], window[:1]))
   return SourceKernel(kernel, compiled.runs, tuple(notes), compiled=compiled)

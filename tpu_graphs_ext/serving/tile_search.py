@@ -167,18 +167,15 @@ def rank_kernel(ranker: scoring.Ranker, source: kernel_sources.SourceKernel,
 
 def _with_default(source: kernel_sources.SourceKernel,
                   loops: Loops) -> tuple[Kernel, list[str]]:
-  """(the kernel, with the compiler's tile if it chose one, notes)."""
-  if source.compiled.window is None:
+  """(the kernel, without the compiler's tile if that does not fit, notes)."""
+  bounds = (source.compiled.window or ())[:2]
+  if all(len(of) == len(most) and all(0 < b <= m for b, m in zip(of, most))
+         for of, most in zip(bounds, loops.largest())):
     return source.kernel, []
-  bounds = source.compiled.window[:2]
-  if not all(len(of) == len(most) and all(0 < b <= m for b, m in zip(of, most))
-             for of, most in zip(bounds, loops.largest())):
-    return source.kernel, [
-        f"the compiler's tile, output {list(bounds[0])}, kernel "
-        f'{list(bounds[1])}, belongs to another tensor than the one that is '
-        'tiled here']
-  return never_timed(source.kernel, features.config_features(
-      bounds[1], bounds[0])[np.newaxis]), []
+  return never_timed(source.kernel, source.kernel.config_feat[:0]), [
+      f"the compiler's tile, output {list(bounds[0])}, kernel "
+      f'{list(bounds[1])}, belongs to another tensor than the one that is '
+      'tiled here']
 
 
 def constants_of(model: Any) -> dict[str, float]:
