@@ -83,10 +83,7 @@ def test_slices_count_for_what_they_read_and_write():
   # A row of 1,024 bytes each way, and the index.
   assert costs.cost_of(sliced(False)).bytes == 2 * 1024 + 4
   assert costs.cost_of(sliced(True)).bytes == 2 * 1024 + 4
-
-
-def test_a_fusion_that_hands_its_operand_on_reads_all_of_it():
-  """As those of one bitcast, in which the compiler wraps operands."""
+  # One that hands its operand on, as those of one bitcast, reads all of it.
   module = sliced(False)
   body = module.computations[0]
   body.root_id = body.instructions[0].id
