@@ -93,6 +93,8 @@ def trained(args, rows: dict[str, dict], root: str) -> dict[str, list[str]]:
   models = {name: {'model': name, 'kwargs': {}, **row,
                    'settings': {**table.settings, **row.get('settings', {})}}
             for name, row in rows.items()}
+  if not rows:
+    return {}
   out = os.path.join(files.full_path(args.work_dir), args.table)
   path = os.path.join(files.check_folder('--work_dir', out), 'grid.json')
   files.write_file(path, json.dumps({

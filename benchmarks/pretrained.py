@@ -39,12 +39,7 @@ from tpu_graphs_ext.analytic import explain, geometry
 from tpu_graphs_ext.analytic.machines import MACHINES
 from tpu_graphs_ext.data import read
 from tpu_graphs_ext.data.kernel import Kernel, Partition
-from tpu_graphs_ext.engine import (
-  evaluate,
-  pretrained,
-  results,
-  scoring,
-)
+from tpu_graphs_ext.engine import evaluate, pretrained, results, scoring
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import kernel_sources, tuning
 from tpu_graphs_ext.serving import cost_model, tile_search
