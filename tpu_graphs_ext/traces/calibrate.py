@@ -37,7 +37,8 @@ _LEAST_US = 0.1  # Of a formula.
 _LEVELS = (0.0, 0.4, 1.5), (0.4, 0.4, 1.5), (0.3, 0.3, 1.2)
 _NOISE = 0.05  # Of a size's median; a single duration has twice as much, and
 # where means and medians differ three times their mean distance.
-_OTHER_SIZES = 0.5  # What launches count whose known sizes are others.
+# What launches count if nothing, the known sizes, what ran beside, both differ.
+_OTHER = np.array([1, 0.5, 0.8, 0.4])
 _NEAREST = 24  # Launches to learn from.
 
 
@@ -124,7 +125,7 @@ class Calibration:
     _, sizes, residual, noise, labels = self._known[kinds.kind_of(name)]
     apart = np.log(np.maximum(sizes, 1)) - np.log(np.maximum(point, 1))
     other = (sizes == 0) != (np.array(point) == 0)
-    apart[other], other = 0, other.any(1)
+    apart[other], other = 0, other[:, :3].any(1) + 2 * other[:, 3:].any(1)
     covariance = _covariance(
         labels == np.array(kinds.labels_of(name), object)[:, None],
         (apart**2).sum(1), other)
@@ -132,15 +133,15 @@ class Calibration:
     apart, other, labels = apart[near], other[near], labels[:, near]
     between = _covariance(
         labels[:, :, None] == labels[:, None],
-        ((apart[:, None] - apart)**2).sum(2), other[:, None] != other)
+        ((apart[:, None] - apart)**2).sum(2), other[:, None] ^ other)
     return float(covariance[near] @ np.linalg.solve(
         between + np.diag(noise[near]), residual[near]))
 
 
 def _covariance(same, square, other) -> np.ndarray:
-  """By squared distances of sizes, whether the known sizes are others, both
-  [..], and whether labels are the same, [3, ..]."""
-  return np.where(other, _OTHER_SIZES, 1) * sum(
+  """By squared distances of sizes, places in `_OTHER`, both [..], and whether
+  labels are the same, [3, ..]."""
+  return _OTHER[other] * sum(
       alike * (constant**2 + local**2 / (1 + square / (2 * length**2)))
       for alike, (constant, local, length) in zip(same, _LEVELS))
 

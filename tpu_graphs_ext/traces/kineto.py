@@ -12,8 +12,7 @@ from typing import Any, NamedTuple, Optional
 from tpu_graphs_ext import files
 from tpu_graphs_ext.errors import UserError
 
-OPERATOR, ANNOTATION, RUNTIME, WORK = (
-    'operator', 'annotation', 'runtime', 'work')
+OPERATOR, ANNOTATION, RUNTIME, WORK = 'operator annotation runtime work'.split()
 _KINDS = {
     'cpu_op': OPERATOR, 'user_annotation': ANNOTATION,
     **dict.fromkeys(('cuda_runtime', 'cuda_driver', 'hip_runtime',
