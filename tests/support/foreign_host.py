@@ -1,9 +1,9 @@
 """What somebody does with an exported model who has nothing but TensorFlow.
 
     foreign_host.py PAGE FOLDER
-runs the Python of docs/serving.md under "Without it" in FOLDER, then the line
-of `saved_model_cli` there, in a process in which this package, TF-GNN and
-Keras cannot be imported.
+runs the Python of docs/serving.md under "Without it" in FOLDER, then
+`saved_model_cli`, in a process in which this package, TF-GNN and Keras cannot
+be imported.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import pathlib
 import re
-import shlex
 import sys
 
 MISSING = ('tpu_graphs_ext', 'tensorflow_gnn', 'tensorflow_ranking', 'models',
@@ -28,10 +27,12 @@ def main(page: str, folder: str) -> None:
   for block in re.findall(r'^```python\n(.*?)^```', text,
                           re.DOTALL | re.MULTILINE):
     exec(compile(block, page, 'exec'), names)
-  line, = re.findall(r'^saved_model_cli (run (?:.*\\\n)*.*)$', text,
-                     re.MULTILINE)
   from tensorflow.python.tools import saved_model_cli
-  sys.argv = ['saved_model_cli', *shlex.split(line.replace('\\\n', ' '))]
+  sys.argv = [
+      'saved_model_cli', 'run', '--dir', 'served/tiles/1', '--tag_set', 'serve',
+      '--signature_def', 'serving_default', '--inputs', ';'.join(
+          f'{name}=kernel.npz[{name}]' for name in (
+              'node_feat', 'node_opcode', 'edge_index', 'config_feat'))]
   saved_model_cli.main()
   assert all(sys.modules[name] is None for name in MISSING)
 
