@@ -125,7 +125,7 @@ def test_what_one_launch_says_of_another_by_hand(skew, scatter, threads):
         pytest.approx(math.exp(left / (0.66 + noise))))
   # Beside others; of another family; of another kind.
   assert known.us(ADD, {**size, 'beside_copies': 1}) == pytest.approx(
-      math.exp(0.8 * 0.66 / (0.66 + noise)))
+      math.exp(0.95 * 0.66 / (0.66 + noise)))
   assert known.us('elementwise<b>', size) == pytest.approx(
       math.exp(0.16 / (0.66 + noise)))
   assert known.us('sgemm', size) == 1

@@ -38,7 +38,7 @@ _LEVELS = (0.0, 0.4, 1.5), (0.4, 0.4, 1.5), (0.3, 0.3, 1.2)
 _NOISE = 0.05  # Of a size's median; a single duration has twice as much, and
 # where means and medians differ three times their mean distance.
 # What launches count if nothing, the known sizes, what ran beside, both differ.
-_OTHER = np.array([1, 0.5, 0.8, 0.4])
+_OTHER = np.array([1, 0.5, 0.95, 0.475])
 _NEAREST = 24  # Launches to learn from.
 
 
