@@ -313,10 +313,10 @@ def _script_steps(root, data_root, models_py, name) -> list[float]:
   with tempfile.TemporaryDirectory() as folder:
     copy = checkout.working_copy(root, os.path.join(folder, 'copy'), models_py)
     log = os.path.join(folder, 'log')
-    checkout.run_script(copy, [
+    checkout.run_to_end('tiles_train.py', checkout.script_command([
         'tiles_train.py', f'--model={name}', f'--epochs={EPOCHS}',
         f'--data_root={data_root}', f'--out_dir={folder}/out',
-        f'--cache_dir={folder}/cache'], log)
+        f'--cache_dir={folder}/cache']), log, cwd=copy)
     with open(log, encoding='utf-8') as file:
       epochs = _EPOCH.findall(file.read())
   return [float(value) * (1000 if unit == 's' else 1)

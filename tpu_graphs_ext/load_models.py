@@ -184,8 +184,8 @@ def create_variables(model, graph) -> None:
       return
     shape = tuple(model.forward(graph, count).shape)
   if shape != (1, count):  # Else it would be refused after the training.
-    raise UserError(f'{type(model).__name__}: forward gives scores of the shape'
-                    f' {shape}; it must be (1, {count}), its configurations')
+    raise UserError(f'{type(model).__name__}: forward returns scores of shape '
+                    f'{shape}; return (1, {count}), one per configuration')
 
 
 def config_feats(graph):

@@ -16,7 +16,7 @@ import zipfile
 
 import pytest
 
-from support import imported, tiny_kernels
+from support import baseline_scripts, imported, tiny_kernels
 from tpu_graphs_ext import cli
 from tpu_graphs_ext.course import allowed_imports, checkout, verify
 from tpu_graphs_ext.engine import predictions_csv
@@ -88,7 +88,7 @@ def git_status(root: str) -> bytes:
 
 def train(root: str, data: str, out: str, *flags: str) -> str:
   """Two epochs of the unchanged tiles_train.py; returns the model folder."""
-  checkout.run_script(root, [
+  baseline_scripts.run(root, [
       'tiles_train.py', '--epochs=2', '--batch=5', f'--data_root={data}',
       '--cache_dir=', f'--out_dir={out}', *flags], f'{root}.log')
   (model_dir,) = glob.glob(f'{out}/model_*')
@@ -123,7 +123,7 @@ def test_the_whole_way(checkout_root, clone, scripts, data, tmp_path, capsys):
   for command in (['tiles_gen_predictions_csv.py', '--dir', str(handed_model),
                    f'--data_root={data}', '--cache_dir='],
                   ['create_kaggle_csv.py']):
-    checkout.run_script(theirs, command, f'{theirs}.log')
+    baseline_scripts.run(theirs, command, f'{theirs}.log')
   with zipfile.ZipFile(submission) as archive:
     assert json.loads(archive.read('MANIFEST.json'))['graded_by'] == (
         'tiles_gen_predictions_csv.py')

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from support import extreme_kernels
+from support import baseline_scripts, extreme_kernels
 from support import model_checks as checks
 from tpu_graphs_ext import load_models
 from tpu_graphs_ext.course import agreement, checkout
@@ -63,7 +63,7 @@ def untouched(checkout_root, tmp_path_factory) -> str:
 def run_train(copy: str, data: str, folder, *flags: str) -> str:
   """Runs tiles_train.py for two epochs; returns the model's folder."""
   folder.mkdir(parents=True, exist_ok=True)
-  checkout.run_script(
+  baseline_scripts.run(
       copy, ['tiles_train.py', '--epochs=2', f'--data_root={data}',
              f'--cache_dir={folder}/cache', f'--out_dir={folder}', *flags],
       f'{folder}/train.log')
@@ -150,7 +150,7 @@ def compare_with_scripts(copy: str, model_dir: str, data: str, folder) -> None:
 def evaluate_script(copy: str, model_dir: str, data: str, folder) -> dict:
   """What tiles_evaluate.py prints: k -> program -> error."""
   log = folder / 'evaluate.log'
-  checkout.run_script(
+  baseline_scripts.run(
       copy, ['tiles_evaluate.py', f'--dirs={model_dir}', f'--data_root={data}',
              f'--cache_dir={folder}/cache_evaluate'], str(log))
   text = log.read_text()
@@ -162,7 +162,7 @@ def predictions_script(copy: str, model_dir: str, data: str, folder) -> dict:
   if checkout.course_scripts(copy) != copy:
     pytest.skip('needs the course\'s scripts in the checkout or in a folder '
                 f'{checkout.COURSE_FOLDER} beside it')
-  checkout.run_script(
+  baseline_scripts.run(
       copy, ['tiles_gen_predictions_csv.py', f'--dir={model_dir}',
              f'--data_root={data}', f'--cache_dir={folder}/cache_predict'],
       str(folder / 'predict.log'))

@@ -262,7 +262,7 @@ def test_a_folder_without_hash_in_one_with(folder, copied, tmp_path):
 def test_a_full_disk(folder, copied, tmp_path, monkeypatch):
   monkeypatch.setattr(verify.tile_batches, 'kernel_graphs', mock.Mock(
       side_effect=tf.errors.ResourceExhaustedError(None, None, 'full')))
-  fault(check(folder, copied, tmp_path), 'TMPDIR may name another folder: full')
+  fault(check(folder, copied, tmp_path), 'to use another folder): full')
 
 
 def test_what_cannot_be_verified(copied, tmp_path):

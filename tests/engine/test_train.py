@@ -164,7 +164,7 @@ def test_scores_of_another_shape_are_refused_at_once(data_root, tmp_path):
   path = tiny_handin.write_models(tmp_path, tiny_handin.STUDENT.replace(
       'tf.squeeze(self._head(hidden), -1)', 'self._head(hidden)'))
   with pytest.raises(UserError, match=(
-      r'TinyRanker: .* of the shape \(1, 1, 1\); it must be \(1, 1\)')):
+      r'TinyRanker: .* of shape \(1, 1, 1\); return \(1, 1\)')):
     eager_training.trained(data_root, tmp_path, models_py=path)
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from support import eager_training, model_checks, tiny_layouts
+from support import baseline_scripts, eager_training, model_checks, tiny_layouts
 from tpu_graphs_ext import layout_models
 from tpu_graphs_ext.course import checkout
 from tpu_graphs_ext.data import programs
@@ -50,7 +50,7 @@ def swapped(checkout_root, tmp_path_factory) -> str:
 
 def run_train(copy: str, data: str, folder, *flags: str) -> dict:
   """Runs layout_train.py for two epochs; returns the run file's content."""
-  checkout.run_script(
+  baseline_scripts.run(
       copy, ['layout_train.py', '--epochs=2', '--configs=6', '--batch=2',
              '--source=xla', '--search=random', f'--data_root={data}',
              f'--cache_dir={folder}/cache', f'--out_dir={folder}/out',
@@ -130,7 +130,7 @@ def test_the_organisers_script_measures_what_our_host_trained(
         model='LayoutGCN', model_kwargs_json=json.dumps(SMALL), epochs=1,
         configs=6, batch=2, data_root=root, cache_dir=str(tmp_path / 'ours'),
         out_dir=str(tmp_path / 'out')))
-  checkout.run_script(swapped, [
+  baseline_scripts.run(swapped, [
       'layout_evaluate.py', f'--dirs={run.model_dir}', f'--data_root={root}',
       f'--cache_dir={tmp_path}/cache', '--batch=2000'], f'{tmp_path}/log')
   (path,) = glob.glob(f'{tmp_path}/out/validation_results_*_sample.csv')

@@ -158,15 +158,6 @@ def become_script() -> None:
   runpy.run_path(path, run_name='__main__')
 
 
-def run_script(copy: str, arguments: Sequence[str], log: str) -> None:
-  """Runs a script with its flags in a working copy; see `run_to_end`."""
-  try:
-    run_to_end(arguments[0], script_command(arguments), log, cwd=copy,
-               env=dict(os.environ, TF_CPP_MIN_LOG_LEVEL='2'))
-  except UserError as error:
-    raise UserError(f'{error}; all of its output is in {log}') from error
-
-
 def run_to_end(script: str, command: Sequence[str], log: str,
                seconds: float | None = None, **options: Any) -> None:
   """Runs the command of a script, to its end.

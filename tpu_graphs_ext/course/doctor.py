@@ -66,7 +66,7 @@ class Diagnosis:
 
 def doctor(root: str = '',
            data_root: str = TILE.training.data_root) -> Diagnosis:
-  """Checks versions, data, the checkout that `root` or the variable names."""
+  """Checks versions, data, and the checkout: `root` or TPU_GRAPHS_ROOT."""
   checks = {'versions': version_findings(),
             'checkout': checkout_findings(root),
             'data': data_findings(data_root),

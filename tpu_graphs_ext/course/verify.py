@@ -125,8 +125,8 @@ def verify(model_dir: str, *, models_py: str = '', root: str = '',
       verdict.faults.append(str(error))
     except (OSError, tf.errors.OpError) as error:
       verdict.faults.append(
-          f'the hand-in could not be run in {tempfile.gettempdir()}, for which '
-          f'TMPDIR may name another folder: {reason_of(error)}')
+          f'the hand-in could not be run in {tempfile.gettempdir()} (set '
+          f'TMPDIR to use another folder): {reason_of(error)}')
   return verdict
 
 

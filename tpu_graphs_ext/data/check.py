@@ -102,8 +102,8 @@ def check_data(root: str, of_task: rules.TaskRules = rules.TILE) -> Report:
     folders = {os.path.basename(folder): folder}
   else:
     raise UserError(
-        f'{root}: found neither the folders {", ".join(schema.SPLITS)} nor '
-        '.npz files; name a data root or one folder of it')
+        f'{root}: is no folder with .npz files or with the folders '
+        f'{", ".join(schema.SPLITS)}; name a data root or one folder of it')
   # Name, and hash, of each kernel -> its first file, and that one's split.
   names, problems = {}, {}
   for split, split_folder in folders.items():

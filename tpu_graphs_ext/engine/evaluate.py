@@ -162,8 +162,8 @@ def require_labels(problems: Problems, source: str, task: Task) -> None:
   if without:
     raise UserError(
         f'{source}: {len(without)} of {len(problems)} {task.problem}s have no '
-        f'labels (all runtimes are 0), first {without[0]}; only others can be '
-        'trained or evaluated on; `tpu-graphs-ext predict` needs no labels')
+        f'labels (all runtimes are 0), first {without[0]}; training and '
+        'evaluation need them, `tpu-graphs-ext predict` does not')
 
 
 def measure(ranker: AnyRanker, problems: Problems, what: str,

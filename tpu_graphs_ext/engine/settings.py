@@ -92,12 +92,14 @@ class Checked:
   def __post_init__(self):
     for field in dataclasses.fields(self):
       value = getattr(self, field.name)
-      # Numbers of NumPy's and paths as plain values, for JSON.
-      value = getattr(value, 'item', getattr(
-          value, '__fspath__', lambda value=value: value))()
+      if isinstance(value, os.PathLike):  # As JSON has values.
+        value = os.fspath(value)
+      elif getattr(value, 'shape', None) == ():  # A number of NumPy's.
+        value = value.item()
       object.__setattr__(self, field.name, value)
-      if rule := wrong_kind(field, value) or (
-          value is not None and _rule(value, **field.metadata)):
+      if rule := wrong_kind(field, value):
+        raise UserError(f'--{field.name}={value!r}: must be {rule}')
+      if value is not None and (rule := _rule(value, **field.metadata)):
         raise UserError(f'--{field.name}={value}: must be {rule}')
       if field.name in ('data_root', 'out_dir'):
         files.require_path('--' + field.name, value)

@@ -81,7 +81,7 @@ def train(settings: Training, further: callbacks.Further = ()) -> TrainResult:
   started = time.monotonic()
   task = settings.task
   settings, splits = task.prepared(settings)
-  for split in schema.SPLITS[:2 + (settings.test_mode == 'metrics')]:
+  for split in schema.SPLITS[:3 if settings.test_mode == 'metrics' else 2]:
     evaluate.require_labels(getattr(splits, split), os.path.join(
         settings.data_root, *task.collection({}, settings), split), task)
   folder = resume.ResumeFolder(settings)

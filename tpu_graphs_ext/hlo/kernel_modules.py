@@ -82,11 +82,11 @@ def _tiles(source: kernel_sources.SourceKernel, kernel: Any):
   if kernel.default_from != kernel_sources.FROM_COMPILER:
     return  # No choice, no tile, or one of another tensor.
   default = source.compiled.window[:2]
-  tiles = {default: 0}  # In order of place; 0: the default.
+  places = {default: 0}  # In order of place; 0: the default.
   for choice in kernel.choices:
-    tiles.setdefault(
+    places.setdefault(
         (choice.tile.output_bounds, choice.tile.kernel_bounds), choice.place)
-  for bounds, place in tiles.items():
+  for bounds, place in places.items():
     module = with_tile(source.compiled.module, *bounds)
     shape = module.host_program_shape
     name = re.sub(r'[^\w.-]', '_', kernel.name)[:80]
