@@ -343,8 +343,8 @@ def _speed_views() -> dict[str, View]:
               'ranking, time, s', 'ranking, memory, MiB', 'training, time, s',
               'training, memory, MiB')}),
       'assignment': View(
-          [('most memory', '{memory_gb:.1f} GB'),
-           ('time', '{minutes:.0f} min')],
+          [('most memory', '{memory_gb:.2g} GB'),
+           ('time', '{minutes:.1f} min')],
           of_numbers('assignment'), {})}
 
 

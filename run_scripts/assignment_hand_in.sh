@@ -7,8 +7,7 @@
 # its class, epochs and validation OPA); its models.py the copy that
 # assignment_train.sh left in that folder, or MODELS_PY. It ranks the test split
 # twice, once here and once through the course's script: minutes on two cores,
-# and 3.0 GB. Prints what was checked; the last
-# lines are
+# and 2.2 GB. Prints what was checked; the last lines are
 #
 #   this hand-in works
 #   /home/you/out/tpugraphs_tiles/submission.zip

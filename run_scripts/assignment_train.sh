@@ -5,9 +5,10 @@
 #   ./run_scripts/assignment_train.sh [--model=NAME] [--epochs=N] ...
 #
 # Without flags MyEarlyJoinSAGE for up to 100 epochs; flags go to
-# tiles_train.py. Takes 6.7 GB, and a minute or two an epoch on two cores (571
-# steps), beside reading the data, which it caches, and predicting. Flags are checked before the data is read. Prints Keras' progress and,
-# at the end, `trained:` with the folder model_<hash> that this run wrote.
+# tiles_train.py. Takes 6.8 GB, and up to two minutes an epoch on two cores (571
+# steps), beside reading the data, which it caches, and predicting. Flags are
+# checked before the data is read. Prints Keras' progress and, at the end,
+# `trained:` with the folder model_<hash> that this run wrote.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/assignment.sh"
 
