@@ -246,7 +246,8 @@ def test_user_errors_are_one_line_and_exit_code_1(capsys, tmp_path):
     (KeyboardInterrupt(), 130, 'interrupted\n'),
     (SystemExit(0), 1, 'error: the code of a model has called exit()\n'),
     (OSError(28, 'No space left on device', '/x'), 1,
-     "error: [Errno 28] No space left on device: '/x'; free some space\n")])
+     "error: [Errno 28] No space left on device: '/x'; free some space\n"),
+    (OSError(5, 'I/O error', '/x'), 1, "error: [Errno 5] I/O error: '/x'\n")])
 def test_what_ends_a_verb(monkeypatch, capsys, error, code, message):
   def fail(*unused_args):
     raise error

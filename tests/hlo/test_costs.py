@@ -50,6 +50,13 @@ def test_reductions():
   module = elementwise([32, 256], opcode='reduce')
   del module.computations[0].instructions[1].shape.dimensions[1:]
   assert costs.cost_of(module).flops == 32 * 255
+  root = module.computations[0].instructions[1]  # A value and its place.
+  sums = root.shape.SerializeToString()
+  root.shape.Clear()
+  for _ in range(2):
+    root.shape.tuple_shapes.add().MergeFromString(sums)
+  cost = costs.cost_of(module)
+  assert (cost.flops, cost.bytes) == (32 * 255, 4 * (32 * 256 + 2 * 32))
   # Windows of 3; then of 511, which see a whole row, so 32 sums are broadcast.
   for size, windows, taps in (3, 8192, 3), (510, 8192, 256), (511, 32, 256):
     module = elementwise([32, 256], opcode='reduce-window')

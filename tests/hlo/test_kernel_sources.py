@@ -230,5 +230,5 @@ def test_functions_and_what_the_compiler_wrote(tmp_path):
   again = kernel_sources.read_source(str(path))
   assert not again.notes and again.kernels[0].cycles == compiled_kernel.cycles
   assert kernel_sources.read_source(
-      lambda x: tf.tanh(x), 'f32[256,512]', 'v5e').notes[0] == (
+      lambda x: tf.tanh(x), tf.TensorSpec([256, 512]), 'v5e').notes[0] == (
           'compiled for a TPU v5e by libtpu')

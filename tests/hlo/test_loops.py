@@ -99,6 +99,16 @@ def test_a_loop_in_a_loop_gets_its_limit_through_the_outer_one():
   assert loops.runs_of(module)[1] == 1
 
 
+def test_a_call_runs_as_often_as_its_caller():
+  module = counting(0, 12)
+  called = module.computations.add(id=300, root_id=301)
+  whole(called, 301, 'parameter')
+  whole(module.computations[0], 130, 'call', [104],
+        called_computation_ids=[300])
+  runs, open_loops = loops.runs_of(module)
+  assert (runs[300], open_loops) == ((12, False), 0)
+
+
 def test_a_bound_on_trips_beside_another_condition():
   """As TensorFlow's `maximum_iterations`: both must hold, both count."""
   module = counting(0, 12)

@@ -62,6 +62,21 @@ def test_shapes_of_arguments():
     lowering.arguments_of_shapes(len, 'f32[8] f8e3m4[8]')
 
 
+def test_what_names_a_function(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / 'step:1').touch()  # The path of a file.
+  assert [lowering.names_function(name) for name in (
+      'step:1', 'step:f', 'a/b.py:f', 'step', 'step:2')] == [
+          False, True, True, False, False]
+  (tmp_path / 'step:f').touch()
+  assert not lowering.names_function('step:f')
+  # Who compiles a function that says nothing of it: what is imported.
+  monkeypatch.setitem(sys.modules, 'jax', sys)
+  assert not lowering.is_jax(abs)
+  monkeypatch.delitem(sys.modules, 'tensorflow')
+  assert lowering.is_jax(abs)
+
+
 def test_functions_of_modules_and_files(module_name):
   shapes = 'f32[4,8] f32[8,16]'
   by_opcode = nodes(lowered(f'{module_name}:dense', shapes))

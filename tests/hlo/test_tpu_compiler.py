@@ -66,6 +66,13 @@ def test_fusions_of_the_entry_and_its_loops():
 def test_scalar_constants_stay_and_so_does_a_single_kernel():
   module = convolution()
   assert tpu_compiler.kernels_of(module).kernels[0].module is module
+  module = optimized()  # A loop at the root whose body has one kernel.
+  del module.computations[1].instructions[3], module.computations[2
+      ].instructions[2:]
+  module.computations[1].instructions[3].operand_ids[:] = [112, 112]
+  module.computations[2].root_id = 121
+  kernel, = tpu_compiler.kernels_of(module).kernels
+  assert kernel.module.name == 'fusion.112'
   module = elementwise([64, 256])
   entry = module.computations[0]
   add(entry, 12, 'constant', [])
@@ -89,6 +96,8 @@ def test_damaged_modules():
     damage(module)
     with pytest.raises(UserError, match=r"'program' refers to .*(77|itself)"):
       tpu_compiler.kernels_of(module)
+  with pytest.raises(UserError, match='not an HLO module'):
+    tpu_compiler.parse_optimized(b'no message')
 
 
 def test_how_tensors_are_stored():

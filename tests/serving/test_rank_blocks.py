@@ -1,6 +1,8 @@
 """Blocks for a function that is one product."""
 
+import dataclasses
 import json
+import re
 
 import pytest
 import tensorflow as tf
@@ -122,7 +124,10 @@ def test_given_blocks_are_ranked_and_impossible_ones_dropped():
   assert sorted(ranking.dropped) == [0, 3]
   assert ranking.dropped[0].startswith('takes 416.5 MiB')
   assert json.loads(json.dumps(ranking.to_json()))['candidates'] == 5
-  text = ranking.text()
+  text = dataclasses.replace(ranking, choices=[
+      dataclasses.replace(choice, refusal=refusal) for choice, refusal in zip(
+          ranking.choices, ('', 'VMEM is full'))]).text()
+  assert re.findall('(yes|no:.*)\n', text + '\n') == ['yes', 'no: VMEM is full']
   assert 'm 2,048 x k 8,192 x n 8,192 on v6e: 5 blocks, 2 that no' in text
 
 

@@ -1,6 +1,7 @@
 """Reading the file of a sweep, and the faults that it may have."""
 
 import json
+import math
 import re
 
 import pytest
@@ -36,6 +37,9 @@ MANY = list(range(1, 1001))
 FAULTS = [
     ('{', 'is not JSON'),
     ({}, "missing 1 required positional argument: 'models'"),
+    ({'models': []}, 'models must be a list of at least one'),
+    ({**SEARCH, 'settings': {'lr': {'min': 1, 'max': math.inf}}},
+     'settings.lr: max: must be finite'),
     ({'model': ['MLP']}, 'must have the keys models, task, kwargs, settings'),
     ({'models': [{'model': 'MLP', 'kwargs': {'hiden_dim': 3}}]},
      "models[0]: --model_kwargs_json: MLP has no argument 'hiden_dim'"),

@@ -9,7 +9,14 @@ import pytest
 from support import tiny_traces as tiny
 from support.tiny_traces import event, kernel, launch, op
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.traces import analysis, calibrate, kineto, replay, sizes
+from tpu_graphs_ext.traces import (
+  analysis,
+  calibrate,
+  kinds,
+  kineto,
+  replay,
+  sizes,
+)
 
 ADD = 'vectorized_elementwise_kernel<add>'
 
@@ -91,6 +98,10 @@ def test_arithmetic_has_its_own_formula():
   assert known.us('sgemm_32x32', size) == pytest.approx(102, rel=0.05)
   for name in ('nvjet_sm90_tst_64x64', 'fmha_cutlassF_bf16'):
     assert known.us(name, size) == pytest.approx(8, rel=0.2)
+  for name, label in (('dgemm_x', 'product, double'),
+                      ('conv_x', 'convolution, float'),
+                      ('Functor<half>', 'element-wise')):
+    assert kinds.class_of(name) == label
 
 
 def test_a_function_keeps_its_distance_from_its_kind():

@@ -84,11 +84,25 @@ def test_the_tables(capsys, trace, learned):
                  '0.200']
 
 
+def test_a_step_takes_what_its_kernels_are_predicted_to_take(tmp_path):
+  traces = [tiny.write(tmp_path / f'{us}.json', [
+      tiny.step(1, 0, 100), op('aten::add', 10, 20, [[1000], [1000]]),
+      launch(1, 20), kernel(1, 30, us, ADD, grid=[8, 1, 1])])
+            for us in (400, 200)]
+  learned = analysis.calibrated(traces[0])
+  step = analysis.compared(traces[1], None, learned).step
+  assert (step['measured_us'], step['predicted_us']) == (230, 430)
+  # Without a launch nothing is known of the host.
+  alone = tiny.write(tmp_path / 'alone.json', [
+      launch(2, 20), kernel(1, 30, 40, ADD)])
+  assert analysis.compared(alone, None, learned).step == {}
+
+
 def test_several_traces_and_a_sweep(trace, tmp_path, capsys):
   path = tmp_path / 'hw.json'
   sweep = tmp_path / 'sweep.json'
   sweep.write_text(json.dumps({
-      'tpu_graphs_ext_sweep': {'operator': 0.5, 'runtime': 4},
+      'tpu_graphs_ext_sweep': {'operator': 0.5, 'runtime': 4, 'profiler': -1},
       'traceEvents': [op('aten::add', 0, 20, [[500], [500]]), launch(1, 5),
                       kernel(1, 10, 5, ADD, grid=[4, 1, 1],
                              block=[128, 1, 1])]}))
@@ -102,7 +116,7 @@ def test_several_traces_and_a_sweep(trace, tmp_path, capsys):
   _, out, _ = run(capsys, trace, '--step=2', '--hardware', path)
   assert 'measured 100.0, not predicted: this needs --calibrate on a pro' in out
   # The second calibration adds; both at once come to the same.
-  path.unlink()
+  path.write_text('')  # As mktemp leaves a file.
   for words in ([sweep], [trace]):
     assert run(capsys, *words, '--calibrate', path)[0] == 0
   other = tmp_path / 'both.json'

@@ -101,13 +101,16 @@ def test_durations_that_cannot_be_right_are_dropped_and_counted():
     b'{"a": "one\x01\ttwo", "traceEvents": EVENTS}',
     b'{"a": "\xff\xfe", "traceEvents": EVENTS}',
     b'{"a": N/A, "traceEvents": EVENTS}',
-    rb'{"a": "C:\x N/A \" \u00e9", "traceEvents": EVENTS}'])
+    rb'{"a": "C:\x N/A \" \u00e9", "traceEvents": EVENTS}',
+    rb'{"deviceProperties": [{"name": "\A \" 100"}], "traceEvents": EVENTS}'])
 def test_json_of_some_exporters_is_mended(tmp_path, caplog, content):
   path = tmp_path / 't.json'
   path.write_bytes(content.replace(
       b'EVENTS', json.dumps(tiny.one_step()).encode()))
   with caplog.at_level(logging.WARNING):
-    assert callers(kineto.read(str(path))) == ['aten::addmm', 'aten::add']
+    trace = kineto.read(str(path))
+  assert callers(trace) == ['aten::addmm', 'aten::add']
+  assert trace.gpu == (r'\A " 100' if b'100' in content else 'a GPU')
   record, = caplog.records
   assert 'is not valid JSON' in record.getMessage()
 

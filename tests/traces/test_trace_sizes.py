@@ -115,6 +115,10 @@ def test_bags_of_one_table():
             [[4, 8], [8], [8], [4], [0], []], [*types[:3], *types[1:]],
             Concrete_Inputs=['', '', '', '', '', '50'])
   assert sizes_of(step) == pytest.approx(moved)
+  step = op('aten::embedding_dense_backward', 0, 9, [[2, 4, 40], [2, 4], []],
+            types[:2] + ['Scalar'], Concrete_Inputs=['', '', '50'])
+  assert sizes_of(step) == pytest.approx({
+      'multiply_adds': 8, 'bytes': 8 * (8 + 160) + 5 * rows})
 
 
 def test_the_example_of_a_public_notebook():

@@ -45,7 +45,6 @@ def opened(path: str) -> Iterator[zipfile.ZipFile]:
       if end and (size := end[zipfile._ECD_SIZE]) > MAX_DIRECTORY:
         raise DamagedError(f'its directory of members has {size:,} bytes; '
                            f'{MAX_DIRECTORY:,} are allowed')
-      file.seek(0)
       with zipfile.ZipFile(file) as archive:
         yield archive
   except (DamagedError, UserError):

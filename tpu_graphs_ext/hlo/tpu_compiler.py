@@ -210,10 +210,9 @@ def _split(module) -> CompiledProgram:
         of_kernels.append((node, nodes, runs_of_it))
       conditionals += node.opcode == 'conditional'
   entry = computations[module.entry_computation_id]
-  is_one = (len(of_kernels) == 1 and of_kernels[0][0].id == entry.root_id
-            and all(node.id == entry.root_id
-                    or node.opcode in ('parameter', 'constant')
-                    for node in entry.instructions))
+  work = [node for node in entry.instructions
+          if node.opcode not in ('parameter', 'constant')]
+  is_one = work == [node for node, *_ in of_kernels] and len(work) == 1
   kernels = []
   for node, nodes, runs_of_it in of_kernels:
     kernel = module if is_one else _kernel(node, nodes, computations)

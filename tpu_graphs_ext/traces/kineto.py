@@ -70,7 +70,7 @@ def read(path: str) -> Trace:
   try:
     parsed = files.parse_json(content, path, MOST_PARSED_BYTES)
   except UserError:
-    text = _ESCAPE.sub(lambda match: match[1] or rb'\\\\', content)
+    text = _ESCAPE.sub(lambda match: match[1] or rb'\\', content)
     text = re.sub(rb'([:,[] *)N/A(?= *[],}])', rb'\1"N/A"', re.sub(
         rb'[\x00-\x1f]', b' ', text)).decode('utf-8', 'replace').encode()
     parsed = files.parse_json(text, path, MOST_PARSED_BYTES)
