@@ -98,8 +98,12 @@ def test_read_kernels_of_a_file_and_of_other_paths(folder, tmp_path):
     read.read_kernels(str(tmp_path))
 
 
-def test_cached_partition_equals_the_files(folder, cache_dir, monkeypatch):
+def test_cached_partition_equals_the_files(folder, cache_dir, monkeypatch,
+                                           tmp_path):
+  monkeypatch.chdir(tmp_path)
+  before = os.listdir()
   plain = read.read_kernels(folder)
+  assert os.listdir() == before  # Nothing is cached unasked.
   monkeypatch.setattr(cache, 'BLOCK_BYTES', 100)  # Not a whole row.
   for _ in range(2):  # Built, then opened.
     cached = read.read_kernels(folder, cache_dir=cache_dir)

@@ -215,7 +215,7 @@ def test_arguments_that_are_refused(model):
       ('/nowhere/k.npz', '/nowhere/k.npz: cannot be read as a tile file'),
       (graph, 'has no config_feat; name the tiles'),
       ({**arrays, 'config_feats': 1}, "got .*'config_feats'"),
-      ({**arrays, 'edge_index': [[1, 99]]}, 'edge_index row 0 is .1, 99.'),
+      ({**arrays, 'edge_index': [[1, 99]]}, '^kernel: edge_index row 0 is'),
       ({**arrays, 'config_feat': 1}, 'config_feat has dtype'),
       ({**arrays, 'node_feat': KERNEL.node_feat[:, 1:]},
        'node_feat has 139 columns')):
