@@ -200,6 +200,7 @@ def test_a_file_is_known_by_its_path_and_content(folder):
     with pytest.raises(UserError, match="holds 'a/link', which this command d"):
       files.require_own(str(folder), known, names)
   files.require_own(str(folder / 'new'), {})
+  files.require_own(str(folder / 'empty'), {})
   for place in ('y', 'a/link'):
     with pytest.raises(UserError, match='is a link, a file, a device or a pip'):
       files.require_own(str(folder / place), known)

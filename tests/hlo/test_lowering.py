@@ -17,8 +17,15 @@ def dense(x, w):
 def signed(x):
   return tf.tanh(x)
 
+@tf.function(input_signature=[tf.TensorSpec([None, 16])])
+def of_any_batch(x):
+  return x
+
 def fails(x):
   raise KeyError('no such layer')
+
+def silent(x):
+  raise ValueError
 
 def nested(inputs, bias):
   return inputs['x'] + bias
@@ -95,7 +102,10 @@ def test_functions_of_modules_and_files(module_name):
     ('{}:dens', '', "has no 'dens'"),
     ('{}:fails', 'f32[3]', r'XLA cannot compile it for the arguments '
      r"TensorSpec\(shape=\(3,\),.* \(KeyError: KeyError: 'no such layer'\)"),
+    ('{}:silent', 'f32[3]', r'\(ValueError: ValueError'),
     ('{}:dense', '', 'arguments .none; give --shapes'),
+    ('{}:of_any_batch', '', r'^\w+:of_any_batch: an argument has the shape '
+     r'\(None, 16\), but a TPU compiles for whole sizes'),
     ('{}:signed', 'broken_arguments', 'broken_arguments: must return the '
      r'arguments of .*ZeroDivisionError'),
     ('no_such_module:dense', '', "No module named 'no_such_module'"),

@@ -1,6 +1,7 @@
 """Optimised programs -> kernels, by hand and by Google's compiler."""
 
 import os
+import threading
 
 import pytest
 
@@ -10,6 +11,7 @@ from support.tiny_hlo import add, convolution, elementwise
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import (
   features,
+  kernel_sources,
   libtpu,
   programs,
   protos,
@@ -159,12 +161,15 @@ libtpu.Compiler = Compiler
 '''
 
 
-def test_a_compiler_that_refuses_ends_or_hangs(monkeypatch):
+@pytest.fixture
+def fake_compiler(monkeypatch):
   # Programs that fill a pipe arrive however slowly the process starts.
   monkeypatch.setattr(subprocesses, '_POLL_SECONDS', 0.01)
   before, after = subprocesses._START.rsplit('; ', 1)
   monkeypatch.setattr(subprocesses, '_START', f'{before}{FAKE}{after}')
 
+
+def test_a_compiler_that_refuses_ends_or_hangs(monkeypatch, fake_compiler):
   def compiled(program):
     monkeypatch.setattr(subprocesses, 'COMPILE_SECONDS',
                         3 if program == b'hang' else 60)
@@ -178,6 +183,17 @@ def test_a_compiler_that_refuses_ends_or_hangs(monkeypatch):
       (b'hang', 'more than 3 s')):
     with pytest.raises(UserError, match=message):
       compiled(program)
+
+
+def test_a_compiler_ends_when_nobody_waits(monkeypatch, fake_compiler):
+  monkeypatch.setattr(libtpu, 'library', lambda: 'unused')
+  begun = threading.Event()
+  source = kernel_sources.Source(
+      'f', [], [], [], 'v3', programs.Program(b'hang', 'mlir'))
+  with kernel_sources.compiling([source], lambda _: begun.set()) as (result,):
+    assert begun.wait(60)
+  fault, = result.result(timeout=30).faults
+  assert fault.startswith('f: compile: the process ended with code -9')
 
 
 def test_generation_and_library_that_are_missing(monkeypatch):

@@ -35,7 +35,7 @@ CONVOLUTION = kernel_of_module(tiny_hlo.convolution(), [[2, 4, 1, 1]])
 
 @pytest.fixture(scope='module')
 def model(saved_model_dir):
-  return tpu_graphs_ext.CostModel.load(saved_model_dir)
+  return tpu_graphs_ext.CostModel.load(os.path.relpath(saved_model_dir))
 
 
 @pytest.fixture(scope='module')

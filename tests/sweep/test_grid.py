@@ -38,6 +38,8 @@ FAULTS = [
     ('{', 'is not JSON'),
     ({}, "missing 1 required positional argument: 'models'"),
     ({'models': []}, 'models must be a list of at least one'),
+    ({**MODEL, 'seeds': []}, 'seeds must be a list of whole numbers'),
+    ({**MODEL, 'settings': {'lr': []}}, '.lr: must list at least one value'),
     ({**SEARCH, 'settings': {'lr': {'min': 1, 'max': math.inf}}},
      'settings.lr: max: must be finite'),
     ({'model': ['MLP']}, 'must have the keys models, task, kwargs, settings'),
@@ -75,6 +77,10 @@ def test_what_a_search_draws(tmp_path):
       'kwargs': {'hidden_dim': {'min': 1, 'max': 9}}, 'settings': {
           'lr': {'min': 0.5, 'max': 9, 'log': True}, 'epochs': 7}})
   assert parsed.prune == grid.Prune() and parsed.num_trials == 7
+  # A search that draws for other seeds is another one.
+  studies = [read(tmp_path, {**content, 'seeds': [seed]}).study_name
+             for content in (MODEL, SEARCH) for seed in (1, 2)]
+  assert studies[0] == studies[1] and len(set(studies)) == 3
   # The same argument of two models has two names.
   first = optuna.trial.FixedTrial({
       'model': 0, 'models[0].kwargs.hidden_dim': 3, 'models[0].settings.lr': 1})

@@ -222,8 +222,7 @@ def _split(module) -> CompiledProgram:
         kernel, op_names[-1] if op_names else '', window_of(node),
         *runs_of_it))
   pallas = [node.metadata.op_name or node.name for node in protos.nodes(module)
-            if node.opcode == 'custom-call'
-            and node.custom_call_target == PALLAS_TARGET]
+            if node.custom_call_target == PALLAS_TARGET]
   return CompiledProgram(
       kernels, dict(passed_over), pallas, open_loops, conditionals)
 
