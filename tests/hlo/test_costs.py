@@ -65,36 +65,57 @@ def test_reductions():
     assert costs.cost_of(module).flops == windows * (taps - 1)
 
 
-def sliced(write):
-  """entry: a fusion that reads one row of 48, or also writes it in place."""
-  module = protos.HloModuleProto(name='sliced', entry_computation_id=2)
-  body = module.computations.add(id=1, root_id=14)
-  add(body, 10, 'parameter', [48, 256])
-  add(body, 11, 'parameter', [], parameter_number=1)
-  add(body, 12, 'dynamic-slice', [1, 256], operands=[10, 11, 11])
-  add(body, 13, 'tanh', [1, 256], operands=[12])
-  if write:
-    add(body, 14, 'dynamic-update-slice', [48, 256],
-        operands=[10, 13, 11, 11])
-  else:
-    add(body, 14, 'bitcast', [256], operands=[13])
-  entry = module.computations.add(id=2, root_id=22)
-  add(entry, 20, 'parameter', [48, 256])
-  add(entry, 21, 'parameter', [], parameter_number=1)
-  add(entry, 22, 'fusion', [48, 256] if write else [256], operands=[20, 21],
-      called_computation_ids=[1])
-  return module
+def fused(shapes, *nodes):
+  """entry: a fusion of parameters, then of nodes, all numbered from 0.
+
+  Node: (opcode, sizes, operands, ids of called computations). 6 copies, as a
+  v7x's compiler writes that it reads other layout tiles; 7 has two operations.
+  """
+  module = protos.HloModuleProto(name='fused', entry_computation_id=9)
+  copied, reducer = (module.computations.add(id=number, root_id=92)
+                     for number in (6, 7))
+  add(copied, 91, 'parameter', shapes[0])
+  add(copied, 92, 'copy', shapes[0], operands=[91])
+  for number in 91, 92:
+    add(reducer, number, 'add', [])
+  body = module.computations.add(id=8, root_id=len(shapes) + len(nodes) - 1)
+  entry = module.computations.add(id=9, root_id=99)
+  for place, dims in enumerate(shapes):
+    for computation in body, entry:
+      add(computation, place, 'parameter', dims, parameter_number=place)
+  for number, (opcode, dims, operands, *called) in enumerate(
+      nodes, len(shapes)):
+    add(body, number, opcode, dims, operands=operands,
+        called_computation_ids=called)
+  add(entry, 99, 'fusion', dims, operands=range(len(shapes)),
+      called_computation_ids=[8])
+  return costs.cost_of(module)
 
 
 def test_slices_count_for_what_they_read_and_write():
-  # A row of 1,024 bytes each way, and the index.
-  assert costs.cost_of(sliced(False)).bytes == 2 * 1024 + 4
-  assert costs.cost_of(sliced(True)).bytes == 2 * 1024 + 4
-  # One that hands its operand on, as those of one bitcast, reads all of it.
-  module = sliced(False)
-  body = module.computations[0]
-  body.root_id = body.instructions[0].id
-  assert costs.cost_of(module).bytes == 48 * 1024 + 4 + 1024
+  def rows(*nodes):
+    """Of 1,024 bytes, read and written, beside an index of 4."""
+    return fused([[48, 256], []], *nodes).bytes // 1024
+
+  copied, made = ('fusion', [48, 256], [0], 6), ('broadcast', [48, 256], [1])
+  read = ('dynamic-slice', [1, 256], [2, 1, 1])
+  update = ('dynamic-update-slice', [48, 256], [2, 3, 1, 1])
+  assert rows(copied, read, ('bitcast', [256], [3])) == 2
+  assert rows(copied, read, update) == 2
+  assert rows(copied, read, update, (*update[:2], [4, 3, 1, 1])) == 3
+  # All of what it hands on is read, all of what it makes itself written.
+  assert rows(copied, ('bitcast', [48, 256], [2])) == 2 * 48
+  assert rows(made, ('bitcast', [1, 256], [0]), update) == 2 * 48
+  # Two results, one in place.
+  assert rows(copied, read, update, ('tanh', [1, 256], [3]),
+              ('tuple', [], [4, 5])) == 3
+
+
+def test_reducers_count_for_each_element():
+  # Four rows are read from both tensors, added in two operations, written.
+  assert fused([[500, 256], [4], [4, 256]], (
+      'scatter', [500, 256], [0, 1, 2], 7))[:2] == (2 * 1024, 3 * 4096 + 16)
+  assert fused([[32, 256]], ('reduce', [32], [0], 7)).flops == 2 * 32 * 255
 
 
 def test_tensors_on_chip():

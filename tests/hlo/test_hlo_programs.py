@@ -105,9 +105,8 @@ def test_devices_of_a_module():
   # All-reduce over replicas; with a channel, over partitions.
   assert devices(lambda module, node: node.replica_groups.add().
                  replica_ids.extend([0, 3])) == (4, 1)
-  assert devices(lambda module, node: (
-      node.source_target_pairs.add(source=1, target=2),
-      setattr(node, 'channel_id', 1))) == (1, 3)
+  assert devices(lambda module, node: (setattr(node, 'channel_id', 1), (
+      node.source_target_pairs.add(source=1, target=2)))) == (1, 3)
   options = protos.CompileOptions.FromString(
       tpu_compiler.compile_options(2, 4)).executable_build_options
   assert [list(each.replica_device_ids)
@@ -123,8 +122,7 @@ def test_names_of_generations_and_of_topologies_with_enough_devices():
       ('TPU v5', 'v5p'), ('7x', 'v7x'), ('tpu7x', 'v7x'), ('3', 'v3'),
       ('TPU v6 lite', 'v6e')):
     assert libtpu.generation(name) == tpu
-  assert [libtpu.topology_of('v5e', devices)
-          for devices in (1, 4, 5, 16)] == [
-              'v5e:2x2x1', 'v5e:2x2x1', 'v5e:4x2x1', 'v5e:4x4x1']
+  assert [libtpu.topology_of('v5e', devices) for devices in (1, 4, 5, 16)] == [
+      'v5e:2x2x1', 'v5e:2x2x1', 'v5e:4x2x1', 'v5e:4x4x1']
   assert libtpu.topology_of('v7x', 8) == 'tpu7x:2x2x1'  # Two of each chip.
   assert libtpu.topology_of('v5p', 16) == 'v5p:4x2x2'

@@ -134,8 +134,7 @@ def test_kinds_of_file_are_told_apart(tmp_path):
 def test_unknown_opcodes_are_written_as_0_and_named(tmp_path, caplog):
   data = tile_data()
   data.modules[0].module.computations[0].instructions[1].opcode = 'erf'
-  path, = featurized(
-      write(tmp_path / 'erf.pb', data), str(tmp_path / 'out'))
+  path, = featurized(write(tmp_path / 'erf.pb', data), str(tmp_path / 'out'))
   assert Kernel.load(path).node_opcode[1] == schema.UNKNOWN_OPCODE
   assert (': 1 of 2 operations have no opcode in the data set and count as '
           'unknown (0)') in caplog.text
@@ -182,8 +181,7 @@ REAL_KERNELS = {
 
 
 def test_real_tile_kernels(shared_data, tmp_path):
-  written = featurized(str(shared_data / 'op_tuning_data.pb'),
-                                  str(tmp_path))
+  written = featurized(str(shared_data / 'op_tuning_data.pb'), str(tmp_path))
   kernels = {kernel.program: kernel for kernel in map(Kernel.load, written)}
   assert len(kernels) == 15
   for name, expected in REAL_KERNELS.items():

@@ -1,9 +1,7 @@
 """What a user names -> kernels."""
 
-import dataclasses
 import gzip
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -33,9 +31,8 @@ def compiled(module, bounds=None, cycles=100, runs=1, op_name=''):
 
 
 def from_compiled(*kernels, passed_over=(), pallas=(), counts=(0,)):
-  return kernel_sources._from_compiled(
-      'f', tpu_compiler.CompiledProgram(
-          list(kernels), dict(passed_over), list(pallas), *counts), [])
+  return kernel_sources._from_compiled('f', tpu_compiler.CompiledProgram(
+      list(kernels), dict(passed_over), list(pallas), *counts), [])
 
 
 def names(source):
@@ -49,9 +46,7 @@ def test_tuning_data_has_runs(tmp_path):
   assert kernel_sources.default_of(timed.kernel) == 0
   # Without times the default is the tile listed most, else the first.
   kernel = tiny_kernels.make_kernel('net_0', num_configs=5)
-  kernel = dataclasses.replace(
-      kernel, runtime_ns=np.zeros(5, np.int64),
-      normalizer_ns=np.ones(5, np.int64))
+  kernel = kernel_sources.never_timed(kernel, kernel.config_feat)
   assert kernel_sources.default_of(kernel) == 0
   kernel.config_feat[4] = kernel.config_feat[2]
   assert kernel_sources.default_of(kernel) == 2

@@ -24,8 +24,7 @@ def state(computation, number, opcode, operands=(), **fields):
   node = add(computation, number, opcode, [], operands=operands, **fields)
   node.shape.element_type = TUPLE
   for _ in range(2):
-    node.shape.tuple_shapes.add(
-        element_type=protos.PrimitiveType.Value('S32'))
+    node.shape.tuple_shapes.add(element_type=protos.PrimitiveType.Value('S32'))
 
 
 def counting(start, end, direction='LT', step=1, opcode='add', inner=None):
@@ -82,9 +81,8 @@ def counting(start, end, direction='LT', step=1, opcode='add', inner=None):
     ((0, 12, 'LT', 0), None), ((1, 12, 'LT', 2, 'multiply'), None)])
 def test_trips_of_a_loop(counter, trips):
   runs, open_loops = loops.runs_of(counting(*counter))
-  assert runs == {9: (1, False), 100: (trips if trips is not None else 1,
-                                       trips is None),
-                  110: runs[100]}
+  assert runs == {9: (1, False), 110: runs[100], 100: (
+      1 if trips is None else trips, trips is None)}
   assert open_loops == (trips is None)
 
 

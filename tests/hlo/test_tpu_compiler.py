@@ -262,5 +262,4 @@ def test_every_generation_compiles():
             for window in windows] == [(2, 2), (2, 0)], generation
     assert all(500 < window.cycles < 10_000 for window in windows)
   with pytest.raises(UserError, match=r'refuses it .*garbage'):
-    tpu_compiler.compile_program(
-        programs.Program(b'garbage', 'mlir'), 'v3')
+    tpu_compiler.compile_program(programs.Program(b'garbage', 'mlir'), 'v3')

@@ -89,8 +89,7 @@ def test_bounds_are_those_of_the_kernel(model):
 
 def test_ranking_is_that_of_the_command(model, ranker):
   for kernel in KERNELS:
-    (_, scores), = ranker.score_all(
-        Partition.from_kernels([kernel]), 'rank')
+    (_, scores), = ranker.score_all(Partition.from_kernels([kernel]), 'rank')
     assert [choice.index for choice in model.rank(kernel).choices] == [
         choice.index for choice in rank.ranking_of(kernel, scores, 5).choices]
   indices = [choice.index for choice in model.rank(REPEATING, top=20).choices]
@@ -114,9 +113,8 @@ def test_ranking_of_all_legal_tiles(model):
   legal = candidates.candidates(*geometry.loops_of([CONVOLUTION]))
   ranking = model.rank(arrays, top=3)
   assert ranking.configs == len(legal.tiles) > 100
-  scores = model.score(CONVOLUTION, [
-      (choice.output_bounds, choice.kernel_bounds)
-      for choice in ranking.choices])
+  scores = model.score(CONVOLUTION, [(
+      each.output_bounds, each.kernel_bounds) for each in ranking.choices])
   assert scores.tolist() == sorted(scores.tolist())
 
 
@@ -162,10 +160,8 @@ def test_threads_get_what_one_gets(model):
 def test_nothing_is_compiled_after_loading(saved_model_dir, monkeypatch):
   made = load_models.model_class(saved_run.NAME)
   traced, forward = [], made.forward
-  monkeypatch.setattr(
-      made, 'forward',
-      lambda self, *args: traced.append(
-          tf.inside_function()) or forward(self, *args))
+  monkeypatch.setattr(made, 'forward', lambda self, *args: traced.append(
+      tf.inside_function()) or forward(self, *args))
   model = CostModel.load(saved_model_dir)
   assert traced.count(True) == 1
   calls = len(traced)

@@ -119,8 +119,7 @@ def test_exported_scores_of_every_model(name, tmp_path):
   kernels = [*model_checks.kernels(), *KERNELS, *tiny_kernels.corner_cases()]
   stats = model_checks.stats_of(model_checks.kernels())
   model = model_checks.make(name)
-  ranker = scoring.Ranker(
-      model, stats, model_checks.NUM_OPS, TILE)
+  ranker = scoring.Ranker(model, stats, model_checks.NUM_OPS, TILE)
   expected = [model_checks.scores(model, kernel, stats) for kernel in kernels]
   module = tf.Module()
   module.model_variables = list(model.variables)

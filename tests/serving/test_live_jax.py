@@ -159,5 +159,4 @@ def test_grouped_products_and_their_gradients(rank, capsys):
         '' if kind == 'forward' else ' bf16[4096,512]')
     assert rank(name, shapes, '--blocks=usual', '--tpu=v7x', '--json') == 0
     product = json.loads(capsys.readouterr().out)['product']
-    assert (product['kind'], product['groups'], product['m']) == (
-        kind, 8, 4096)
+    assert (product['kind'], product['groups'], product['m']) == (kind, 8, 4096)

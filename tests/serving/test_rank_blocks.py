@@ -39,14 +39,11 @@ def product_module(x=(512, 256), w=(256, 1024), out=(512, 1024),
 
 
 def test_products_of_matrices():
-  assert product_of(product_module()) == Product(
-      1, 512, 256, 1024, 2, 2, 2)
+  assert product_of(product_module()) == Product(1, 512, 256, 1024, 2, 2, 2)
   whole = product_module(types=('S8', 'S8', 'S32'))
-  assert product_of(whole) == Product(
-      1, 512, 256, 1024, 1, 1, 4, narrow='int8')
+  assert product_of(whole) == Product(1, 512, 256, 1024, 1, 1, 4, narrow='int8')
   floats = product_module(types=('F8E4M3FN', 'F8E5M2', 'BF16'))
-  assert product_of(floats) == Product(
-      1, 512, 256, 1024, 1, 1, 2, narrow='fp8')
+  assert product_of(floats) == Product(1, 512, 256, 1024, 1, 1, 2, narrow='fp8')
   # jnp.einsum('bqhd,bkhd->bhqk'): batch 2 x 4, k 128, rows 64, columns 32.
   attention = product_module(
       (2, 64, 4, 128), (2, 32, 4, 128), (2, 4, 64, 32),
@@ -113,8 +110,7 @@ GIVEN = [(2048, 8192, 8192), (128, 128, 128), (512, 8192, 512), (7, 1, 1),
 
 def test_given_blocks_are_ranked_and_impossible_ones_dropped():
   ranking = blocks.rank_blocks(PRODUCT, 'v6e', GIVEN, top=2, vmem_limit=96)
-  assert [choice.block for choice in ranking.choices] == [
-      GIVEN[2], GIVEN[4]]
+  assert [choice.block for choice in ranking.choices] == [GIVEN[2], GIVEN[4]]
   assert [choice.index for choice in ranking.choices] == [2, 4]
   # 2 x 2 x (512 x 8192 + 8192 x 512 + 512 x 512) bytes = 33 MiB, 8 of rows
   # that are kept and half a one of others; the second needs no more than the

@@ -225,8 +225,7 @@ def test_layout_tiles_of_16_rows_are_read_from_the_kernels_hlo():
   module = product(64, 512, 384, element_type='BF16')
   for listed in (5 * 3 * 3, 3 * 3 * 3):  # Then without 3 and 1.
     source_kernel = source_kernel_of(module)
-    assert rank_kernel(
-        ranker_of(source_kernel), source_kernel).scored == listed
+    assert rank_kernel(ranker_of(source_kernel), source_kernel).scored == listed
     module.computations[0].instructions[0].shape.layout.tiles.add(
         dimensions=(16, 128))
 

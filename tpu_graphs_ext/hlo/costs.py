@@ -21,6 +21,8 @@ _MOVES = frozenset({
     'gather', 'get-tuple-element', 'iota', 'opt-barrier', 'pad', 'parameter',
     'reshape', 'reverse', 'slice', 'transpose', 'tuple'})
 _SLICES = frozenset({'slice', 'dynamic-slice', 'gather'})
+# They change their first operand in place -> the operand with what is new.
+_UPDATES = {'dynamic-update-slice': 1, 'scatter': -1}
 
 
 class Cost(NamedTuple):
@@ -38,8 +40,9 @@ def cost_of(kernel: protos.HloModuleProto) -> Cost:
   nodes = protos.by_id(entry.instructions)
   root = nodes[entry.root_id]
   moved, in_hbm, on_chip = 0, 0, _scoped_bytes(root)
-  tensors = [(nodes[operand].shape, _bytes_read(place, root, computations))
-             for place, operand in enumerate(root.operand_ids)]
+  tensors = [
+      (nodes[operand].shape, _bytes_read(place, root, nodes, computations))
+      for place, operand in enumerate(root.operand_ids)]
   tensors += [(root.shape, _bytes_written(root, computations))]
   for shape, count in tensors:
     parts = list(shape.tuple_shapes) or [shape]
@@ -69,53 +72,58 @@ def _scoped_bytes(root) -> int:
     return 0
 
 
-def _bytes_read(place: int, node, computations: dict):
-  """Of an operand of which a fusion reads slices; None: all of it."""
-  if node.opcode in _SLICES and place == 0:
+def _bytes_read(place: int, node, nodes: dict, computations: dict):
+  """Of an operand of which only parts are read; None: all of it."""
+  if place == 0 and node.opcode in _SLICES:
     return _bytes_of(node.shape)
-  if node.opcode == 'dynamic-update-slice' and place == 0:
-    return 0  # Written in place.
+  if place == 0 and node.opcode in _UPDATES:  # In place; a scatter adds up.
+    return (_bytes_of(nodes[node.operand_ids[-1]].shape)
+            if node.opcode == 'scatter' else 0)
   if node.opcode != 'fusion' or not node.called_computation_ids:
     return None
   called = computations[node.called_computation_ids[0]]
-  body = called.instructions
-  names = {each.id for each in body if each.opcode == 'parameter'
-           and each.parameter_number == place}
-  total = 0
-  for each in body:  # In order: users after what they use.
+  origins, same = _origins(called, computations), (place, 0)
+  body, total = protos.by_id(called.instructions), 0
+  for each in body.values():
     for position, operand in enumerate(each.operand_ids):
-      if operand not in names:
-        continue
-      if each.opcode == 'bitcast':
-        names.add(each.id)
-        continue
-      count = _bytes_read(position, each, computations)
-      if count is None:
-        return None
-      total += count
-  return None if called.root_id in names else total  # Handed on as it is.
+      if origins.get(operand) == same != origins.get(each.id):
+        count = _bytes_read(position, each, body, computations)
+        if count is None:
+          return None
+        total += count
+  return None if origins.get(called.root_id) == same else total
 
 
 def _bytes_written(node, computations: dict):
   """Of a result that is updated in place; None: all of it."""
-  called = node.called_computation_ids
-  if node.opcode != 'fusion' or not called:
+  if node.opcode != 'fusion' or not node.called_computation_ids:
     return None
-  body = protos.by_id(computations[called[0]].instructions)
+  called = computations[node.called_computation_ids[0]]
+  body = protos.by_id(called.instructions)
+  origins, root = _origins(called, computations), body[called.root_id]
+  return sum(origins.get(part, (0, 0))[1] or _bytes_of(body[part].shape)
+             for part in (root.operand_ids if root.opcode == 'tuple'
+                          else [root.id]))
 
-  def written(each):
-    while each.opcode == 'bitcast':
-      each = body[each.operand_ids[0]]
-    if each.opcode == 'dynamic-update-slice':
-      return _bytes_of(body[each.operand_ids[1]].shape)
-    return _bytes_written(each, computations)
 
-  root = body[computations[called[0]].root_id]
-  if root.opcode != 'tuple':
-    return written(root)
-  parts = [body[operand] for operand in root.operand_ids]
-  return sum(_bytes_of(part.shape) if written(part) is None else written(part)
-             for part in parts)
+def _origins(computation, computations: dict) -> dict[int, tuple[int, int]]:
+  """Instructions -> (parameter whose tensor it is, bytes changed in place)."""
+  nodes, origins = protos.by_id(computation.instructions), {}
+  for node in nodes.values():  # In order: users after what they use.
+    place, new = 0, 0
+    if node.opcode == 'parameter':
+      origins[node.id] = node.parameter_number, 0
+    elif node.opcode == 'fusion' and node.called_computation_ids:
+      inner = computations[node.called_computation_ids[0]]
+      place, new = _origins(inner, computations).get(inner.root_id, (None, 0))
+    elif node.opcode in _UPDATES:
+      new = _bytes_of(nodes[node.operand_ids[_UPDATES[node.opcode]]].shape)
+    elif node.opcode not in ('bitcast', 'copy'):
+      place = None
+    source = origins.get(dict(enumerate(node.operand_ids)).get(place))
+    if source and not (source[1] and node.opcode == 'copy'):
+      origins[node.id] = source[0], source[1] + new
+  return origins
 
 
 def _flops(computation, computations: dict, known: dict) -> int:
@@ -129,9 +137,10 @@ def _flops(computation, computations: dict, known: dict) -> int:
 
 
 def _flops_of(node, nodes: dict, computations: dict, known: dict) -> int:
+  of_called = [_flops(computations[called], computations, known)
+               for called in node.called_computation_ids]
   if node.opcode == 'fusion':
-    return sum(_flops(computations[called], computations, known)
-               for called in node.called_computation_ids)
+    return sum(of_called)
   if node.opcode in _MOVES:
     return 0
   # A tuple's parts have equal sizes, one for each value that is reduced.
@@ -143,15 +152,18 @@ def _flops_of(node, nodes: dict, computations: dict, known: dict) -> int:
     return 2 * results * math.prod(operands[0][dim] for dim in contracted)
   if node.opcode == 'convolution':
     return _convolution(node, *operands[:2])
+  each = of_called[0] if len(of_called) == 1 else 1  # A reducer's.
+  if node.opcode == 'scatter':
+    return math.prod(operands[-1]) * each
   if node.opcode == 'reduce':
-    return max(0, math.prod(operands[0]) - results)
+    return max(0, math.prod(operands[0]) - results) * each
   if node.opcode == 'reduce-window':
     # One that sees all from each place is a sum, broadcast: as in a softmax.
     dims = list(zip(node.window.dimensions, operands[0], shape.dimensions))
     taps = math.prod(min(dim.size, size) for dim, size, _ in dims)
-    return max(0, taps - 1) * math.prod(
+    return each * max(0, taps - 1) * math.prod(
         count for dim, size, count in dims if dim.size < 2 * size - 1)
-  return results
+  return results * each
 
 
 def _convolution(node, image, taps) -> int:

@@ -51,10 +51,9 @@ def write(folder: str, sources: Sequence[kernel_sources.Source],
     raise UserError('--modules: no kernel here has a tile of the TPU compiler '
                     'and others to choose from; give a program, not an .npz')
   compiled = subprocesses.compile_all(
-      libtpu.library(), libtpu.topology_of(tpu),
-      [(module.SerializeToString(), 'hlo', tpu_compiler.compile_options(
-          shape=module.host_program_shape), True)
-       for module in modules])
+      libtpu.library(), libtpu.topology_of(tpu), [
+          (module.SerializeToString(), 'hlo', tpu_compiler.compile_options(
+              shape=module.host_program_shape), True) for module in modules])
   kept, faults, contents = [], [], {}
   for row, module, (optimized, executable, reason) in zip(
       rows, modules, compiled):

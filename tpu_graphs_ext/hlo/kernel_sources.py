@@ -246,8 +246,7 @@ def _from_compiled(name: str, program: tpu_compiler.CompiledProgram,
         f'loops with an unknown number of trips: {program.open_loops}; their '
         f'kernels, marked *, count once: {100 * share:.1f} % of the time, or '
         'more')
-  return Source(name, distinct, notes,
-                [f'{name}: {fault}' for fault in faults])
+  return Source(name, distinct, notes, [f'{name}: {fault}' for fault in faults])
 
 
 def _has_tiles(kernel: tpu_compiler.CompiledKernel) -> bool:

@@ -20,21 +20,14 @@ LIBRARY_VARIABLE = 'TPU_GRAPHS_EXT_LIBTPU'
 # Keeps libtpu from asking the cloud which TPU it runs on, and from taking the
 # lock for the TPU, which compiling does not need.
 ENVIRONMENT = {
-    'TPU_SKIP_MDS_QUERY': '1',
-    'TPU_WORKER_HOSTNAMES': 'localhost',
-    'TPU_ACCELERATOR_TYPE': 'v3-8',
-    'ALLOW_MULTIPLE_LIBTPU_LOAD': '1',
-    'TPU_LOG_DIR': 'disabled',
-}
+    'TPU_SKIP_MDS_QUERY': '1', 'TPU_WORKER_HOSTNAMES': 'localhost',
+    'TPU_ACCELERATOR_TYPE': 'v3-8', 'ALLOW_MULTIPLE_LIBTPU_LOAD': '1',
+    'TPU_LOG_DIR': 'disabled'}
 # Position of each function in `PJRT_Api`, after its three leading fields.
 FUNCTIONS = {
-    'PJRT_Error_Message': 1,
-    'PJRT_Plugin_Initialize': 3,
-    'PJRT_Executable_OptimizedProgram': 48,
-    'PJRT_Executable_Serialize': 49,
-    'PJRT_TopologyDescription_Create': 82,
-    'PJRT_Compile': 89,
-}
+    'PJRT_Error_Message': 1, 'PJRT_Plugin_Initialize': 3,
+    'PJRT_Executable_OptimizedProgram': 48, 'PJRT_Executable_Serialize': 49,
+    'PJRT_TopologyDescription_Create': 82, 'PJRT_Compile': 89}
 # struct_size, extension_start, and a version of 24 bytes: one whole struct.
 _TABLE_OFFSET = 40
 

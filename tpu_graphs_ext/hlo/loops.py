@@ -170,8 +170,7 @@ def _combined(opcode: str, first: Value, second: Value) -> Value:
 
 
 def _linear(terms: dict) -> dict:
-  return {key: number for key, number in terms.items()
-          if number or key is None}
+  return {key: number for key, number in terms.items() if number or key is None}
 
 
 def _call(node, values: _Values) -> tuple[Optional[int], list]:

@@ -205,9 +205,8 @@ def _abstract(leaf):
   import jax
   sharding = getattr(leaf, 'sharding', None)
   # An array in one place is not meant to stay there.
-  if isinstance(sharding, jax.sharding.NamedSharding):
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
-  return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
+  return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding if (
+      isinstance(sharding, jax.sharding.NamedSharding)) else None)
 
 
 def _for_tpu(jitted, arguments) -> bytes:
@@ -284,8 +283,7 @@ def _lower_tensorflow(function, arguments: tuple) -> bytes:
 
   def flat(*values):  # XLA's compiler takes no nested specifications.
     values = {**dict(enumerate(leaves)), **dict(zip(tensors, values))}
-    return function(*tf.nest.pack_sequence_as(
-        arguments, list(values.values())))
+    return function(*tf.nest.pack_sequence_as(arguments, list(values.values())))
 
   flat.__name__ = getattr(function, '__name__', 'function')
   return tf.function(flat, jit_compile=True).experimental_get_compiler_ir(

@@ -219,8 +219,7 @@ def _split(module) -> CompiledProgram:
     op_names = [inner.metadata.op_name for inner in (
         *protos.nodes(kernel), node) if inner.metadata.op_name]
     kernels.append(CompiledKernel(
-        kernel, op_names[-1] if op_names else '', window_of(node),
-        *runs_of_it))
+        kernel, (op_names or [''])[-1], window_of(node), *runs_of_it))
   pallas = [node.metadata.op_name or node.name for node in protos.nodes(module)
             if node.custom_call_target == PALLAS_TARGET]
   return CompiledProgram(

@@ -55,8 +55,7 @@ class LayoutGraph:
     path = os.path.join(folder, self.name + '.npz')
     with files.new_file(path) as file:
       np.savez_compressed(file, **{
-          field.name: getattr(self, field.name)
-          for field in schema.LAYOUT_FIELDS})
+          each.name: getattr(self, each.name) for each in schema.LAYOUT_FIELDS})
     return path
 
 
@@ -133,9 +132,8 @@ def _read(path: str, wanted: str, *readers: Callable) -> list:
   except UserError as error:
     raise UserError(f'{path}: {error}') from error
   if not results:
-    raise UserError(
-        f'{path}: none of its {len(data[0].modules)} modules has {MIN_RUNS} '
-        f'{wanted}')
+    raise UserError(f'{path}: none of its {len(data[0].modules)} modules has '
+                    f'{MIN_RUNS} {wanted}')
   return results
 
 

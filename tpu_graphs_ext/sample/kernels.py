@@ -55,9 +55,8 @@ class CompiledKernel:
 
   def graph_hash(self) -> str:
     """The graph's; no two kernels have the same."""
-    return hashlib.sha256(b''.join(
-        array.tobytes() for array in (
-            self.node_feat, self.node_opcode, self.edge_index))).hexdigest()
+    return hashlib.sha256(b''.join(array.tobytes() for array in (
+        self.node_feat, self.node_opcode, self.edge_index))).hexdigest()
 
 
 def split_kernels(tpu: str, split: str) -> list[CompiledKernel]:

@@ -44,11 +44,8 @@ class CompilerReport:
 
   def text(self) -> str:
     """A heading, notes and a line for each kernel."""
-    count = len(self.kernels)
-    return '\n'.join([f'{self.source}: {count:,} kernel'
-                      + ('' if count == 1 else 's'),
-                      *(f'  {note}' for note in self.notes), '',
-                      self.table()])
+    return '\n'.join([f'{self.source}: {counted(len(self.kernels), "kernel")}',
+                      *(f'  {note}' for note in self.notes), '', self.table()])
 
   def table(self) -> str:
     return table([
@@ -113,6 +110,11 @@ def table(rows: list[tuple[str, ...]]) -> str:
   widths = [max(map(len, column)) for column in columns]
   return '\n'.join('  '.join(map(str.ljust, row, widths)).rstrip()
                    for row in zip(*columns))
+
+
+def counted(number: int, what: str) -> str:
+  """'1 kernel', or '2 kernels'."""
+  return f'{number:,} {what}{"" if number == 1 else "s"}'
 
 
 def sizes(bounds: tuple[int, ...], filters: tuple[int, ...] = ()) -> str:

@@ -138,8 +138,7 @@ class CostModel:
     bounds do not fit the kernel's tensors, or scores are not finite.
     """
     self._require_own_process()
-    return self._scores_of(
-        self._with_tiles(kernel_of(kernel), bounds)).of_tiles
+    return self._scores_of(self._with_tiles(kernel_of(kernel), bounds)).of_tiles
 
   def rank(self, kernel: Union[KernelLike, Callable[..., Any]],
            shapes: Any = None, *, top: int = TOP_CONFIGS,
@@ -224,9 +223,8 @@ class CostModel:
       return blocks_lib.rank_function(
           program, shapes, tpu, blocks, top, jax_python, vmem_limit)
     tile_search.require_tpu(self._ranker)
-    return tile_search.rank_source(
-        self._ranker, kernel_sources.read_source(
-            program, shapes, tpu, jax_python, progress), top)
+    return tile_search.rank_source(self._ranker, kernel_sources.read_source(
+        program, shapes, tpu, jax_python, progress), top)
 
   def explain(self, kernel: KernelLike,
               tile: Union[rank.Choice, Any]) -> explain.Explanation:
@@ -253,8 +251,7 @@ class CostModel:
 
   def _explainer(self, kernel: Kernel) -> explain.Explainer:
     tile_search.require_tpu(self._ranker)
-    readable(never_timed(
-        kernel, np.zeros((1, _CONFIG_WIDTH), np.float32)))
+    readable(never_timed(kernel, np.zeros((1, _CONFIG_WIDTH), np.float32)))
     return tile_search.explainer_of(self._ranker, kernel)
 
   def _legal_tiles(self, kernel: Kernel) -> np.ndarray:

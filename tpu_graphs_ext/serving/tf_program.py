@@ -80,8 +80,7 @@ def _scores(ranker: scoring.Ranker, node_feat, node_opcode, edge_index,
       'g_op/source': node_graph,
       'g_config/source': config_graph,
   })
-  return tf.reshape(
-      ranker.model.forward(graph, tf.shape(config_feat)[0]), [-1])
+  return tf.reshape(ranker.model.forward(graph, tf.shape(config_feat)[0]), [-1])
 
 
 def _scaled(stats: ColumnStats, table: tf.Tensor) -> tf.Tensor:

@@ -11,7 +11,7 @@ from tpu_graphs_ext.engine import out_of_range
 from tpu_graphs_ext.errors import shortened
 from tpu_graphs_ext.hlo import kernel_sources
 from tpu_graphs_ext.serving import compiler_report
-from tpu_graphs_ext.serving.compiler_report import sizes
+from tpu_graphs_ext.serving.compiler_report import counted, sizes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +80,7 @@ class SourceRanking:
 
   def text(self, verbose: bool = False) -> str:
     """What `tpu-graphs-ext rank` prints; with scores if verbose."""
-    lines = [f'{self.name}: {_count(len(self.kernels), "kernel")}',
+    lines = [f'{self.name}: {counted(len(self.kernels), "kernel")}',
              *(f'  {note}' for note in self.notes)]
     choosing = [kernel for kernel in self.kernels if kernel.choices]
     if choosing:
@@ -134,7 +134,7 @@ def _details(ranking: KernelRanking, verbose: bool) -> str:
   if ranking.fitting > ranking.scored:
     tiles += f' of {ranking.fitting:,} that fit'
   lines = [
-      f'{ranking.name}{copies}: {_count(ranking.nodes, "node")} '
+      f'{ranking.name}{copies}: {counted(ranking.nodes, "node")} '
       f'({shortened(ranking.opcodes, 6)}), {tiles}',
       *([f'  {ranking.op_name}'] if ranking.op_name else []),
       *(['  a product of M = {:,}, N = {:,}, K = {:,}'.format(*ranking.product)]
@@ -176,7 +176,3 @@ def _outside(feature: out_of_range.OutOfRange) -> str:
     return f'opcode {feature.column}'
   return (f'{feature.column} {feature.value:,.9g} ({feature.least:,.9g} to '
           f'{feature.largest:,.9g})')
-
-
-def _count(number: int, what: str) -> str:
-  return f'{number:,} {what}{"" if number == 1 else "s"}'
