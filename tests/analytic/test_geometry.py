@@ -335,8 +335,7 @@ def test_a_window_widens_the_block_of_the_image(window_dilation, rows):
   module = convolution()
   for dimension in module.computations[0].instructions[3].window.dimensions:
     dimension.window_dilation = window_dilation
-  counts = counts_of(module, [[4, 1, 4, 3]] * 2,
-                     [[3, 1, 32, 3], [1, 1, 32, 3]])
+  counts = counts_of(module, [[4, 1, 4, 3]] * 2, [[3, 1, 32, 3], [1, 1, 32, 3]])
   # Image: rows x 1 tap x 4 x 2; filter: taps x 32 x 3 of bf16; bias; result.
   assert (counts['block_bytes'] / LAYOUT_TILE).tolist() == [
       rows[0] * 8 + 3 * 32 * 3 / 2 + 1 + 4 * 4 * 3,

@@ -217,9 +217,8 @@ def test_functions_and_what_the_compiler_wrote(tmp_path):
   assert compiled_kernel.share == 1 and compiled_kernel.compiled.op_name
   assert compiled_kernel.cycles > 500
   optimized = subprocesses.compile_program(
-      libtpu.library(), libtpu.topology_of('v3'),
-      kernel_sources.lowered(dense, arguments), 'hlo',
-      tpu_compiler.compile_options())
+      libtpu.library(), libtpu.topology_of('v3'), kernel_sources.lowered(
+          dense, arguments), 'hlo', tpu_compiler.compile_options())
   path = tmp_path / 'a.hlo.pb'
   path.write_bytes(optimized)
   again = kernel_sources.read_source(str(path))

@@ -261,5 +261,10 @@ def test_every_generation_compiles():
     assert [(len(window.output_bounds), len(window.kernel_bounds))
             for window in windows] == [(2, 2), (2, 0)], generation
     assert all(500 < window.cycles < 10_000 for window in windows)
-  with pytest.raises(UserError, match=r'refuses it .*garbage'):
-    tpu_compiler.compile_program(programs.Program(b'garbage', 'mlir'), 'v3')
+  for content, message in (
+      (b'garbage', 'refuses it .*garbage'),
+      (PROGRAM.replace(b'<128x', b'<?x'), 'a number in the place of each')):
+    with pytest.raises(UserError, match=message):
+      tpu_compiler.compile_program(programs.Program(content, 'mlir'), 'v3')
+  assert 'each ?' in tpu_compiler._advice(
+      '(tensor<f32>) -> tensor<8x?xf32>', programs.Program(b'', 'mlir'), 'v3')

@@ -94,7 +94,9 @@ def test_a_training_step_is_ranked_by_the_model_of_the_package(rank, capsys):
     assert len(scores) == 3 and scores == sorted(scores)
 
 
-def test_a_pallas_kernel_alone_is_an_error(rank, capsys):
+def test_64_bits_and_a_pallas_kernel_alone_are_errors(rank, capsys):
+  assert rank('product', 'f64[8,8] f32[8,8]') == 1
+  assert 'JAX makes f64 half as wide' in capsys.readouterr().err
   assert rank('doubled', 'f32[256,512]') == 1
   error, = capsys.readouterr().err.splitlines()
   # The second where libtpu is older than JAX.

@@ -219,9 +219,8 @@ def doubling_calls(depth):
       tiny_hlo.add(caller, 1000 * level + number, 'call', [512, 1024],
                    operands=[1000 * level, 1000 * level + 1],
                    called_computation_ids=[level + 99])
-    tiny_hlo.add(caller, 1000 * level + 4, 'add', [512, 1024],
-                 operands=[1000 * level + 2, 1000 * level + 3],
-                 element_type='BF16')
+    tiny_hlo.add(caller, 1000 * level + 4, 'add', [512, 1024], operands=[
+        1000 * level + 2, 1000 * level + 3], element_type='BF16')
   module.entry_computation_id = depth + 100
   return module
 

@@ -116,9 +116,8 @@ def _window(node) -> list:
   backward = sum(reversal)
   return [*_each_with_totals(
       dims, schema.MAX_DIMS, 'size', 'stride', 'padding_low', 'padding_high',
-      'window_dilation', 'base_dilation'),
-          *_first(reversal, schema.MAX_DIMS), backward,
-          len(reversal) - backward]
+      'window_dilation', 'base_dilation'), *_first(reversal, schema.MAX_DIMS),
+          backward, len(reversal) - backward]
 
 
 def _convolution(node) -> list:

@@ -93,9 +93,8 @@ def _tiles(source: kernel_sources.SourceKernel, kernel: Any):
         'module': f'{name}.{place or "default"}.pb', 'kernel': kernel.name,
         'operation': kernel.op_name, 'is_default': bounds == default,
         'output_bounds': list(bounds[0]), 'kernel_bounds': list(bounds[1]),
-        'arguments': list(map(_tensor, shape.parameters)),
-        'results': list(map(_tensor, list(shape.result.tuple_shapes)
-                            or [shape.result]))}, module
+        'arguments': list(map(_tensor, shape.parameters)), 'results': list(
+            map(_tensor, shape.result.tuple_shapes or [shape.result]))}, module
 
 
 def _tensor(shape) -> dict[str, Any]:

@@ -184,9 +184,8 @@ def _call(node, values: _Values) -> tuple[Optional[int], list]:
   state = [{index: 1} for index in range(len(node.shape.tuple_shapes))]
   if not isinstance(initial, list) or len(initial) != len(state):
     initial = [None] * len(state)
-  body, condition, *_ = [
-      *(_Values(values.computations, called, [state])
-        for called in node.called_computation_ids), None, None]
+  body, condition, *_ = [*(_Values(values.computations, called, [state]) for
+                           called in node.called_computation_ids), None, None]
   after = body and body.of(body.root.id)
   steps = [_step(index, value) for index, value in enumerate(
       after if isinstance(after, list) else [])]

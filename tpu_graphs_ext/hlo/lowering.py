@@ -125,7 +125,12 @@ def arguments_of_shapes(function: Callable, text: str) -> tuple:
   """'f32[512,1024] s32[]' -> abstract arguments for `lower`."""
   shapes = parse_shapes(text)
   if is_jax(function):
-    from jax import ShapeDtypeStruct as Spec
+    import jax
+    Spec = jax.ShapeDtypeStruct
+    wide = [name for name, _ in shapes if '64' in name and name[0] != 'c']
+    if wide and not jax.config.jax_enable_x64:
+      raise UserError(f'--shapes: JAX makes {wide[0]} half as wide unless '
+                      'JAX_ENABLE_X64=1 is set; set it, or write f32, s32, u32')
   else:
     from tensorflow import TensorSpec as Spec
   try:
@@ -354,9 +359,8 @@ def is_jax(function, arguments: tuple = ()) -> bool:
     if roots & (_JAX_LIBRARIES | _TF_LIBRARIES):
       return not roots & _TF_LIBRARIES
     inner = next((within for within in (
-        getattr(inner, name, None)
-        for name in ('__self__', 'func', '__wrapped__'))
-                  if within is not None), None)
+        getattr(inner, name, None) for name in (
+            '__self__', 'func', '__wrapped__')) if within is not None), None)
     if inner is None or isinstance(inner, types.ModuleType):
       break
   names = {getattr(value, '__name__', '').split('.')[0]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import collections
 import json
+import re
 from typing import Any, NamedTuple, Optional
 
 from tpu_graphs_ext.data import schema
@@ -96,6 +97,9 @@ def _advice(message: str, program: programs.Program, tpu: str) -> str:
     larger = f'generations with more memory per device: {", ".join(more)}; '
     return (f'; a device of {tpu} has {memory} GiB. {larger if more else ""}'
             'or shard the program, or make it smaller')
+  if re.search(r'Unbounded dynamism|tensor<(\d+x)*\?', message):
+    return ('; a TPU compiles for whole sizes: export the program with a '
+            'number in the place of each ?, such as the batch')
   if PALLAS_TARGET.encode() in program.content:
     return ('; it has Pallas kernels, which may need the libtpu of the JAX '
             'that lowers them: name that one in '
