@@ -196,6 +196,7 @@ def test_usage_errors(capsys):
       ('train --toy_data=x', "must be true or false; got 'x'"),
       ('train --task=layout --losses=MSE:1', 'unrecognized arguments: --l'),
       ('report out --kernels=-1', 'of at least 0'),
+      ('trace a.json --step=9-3', 'must be N or N-M, N first'),
       ('evaluate --top_k=1,0', 'of at least 1')):
     assert error in usage_error(capsys, call), call
 

@@ -67,7 +67,24 @@ def test_a_bad_file_names_the_field_and_the_rule(tmp_path):
                      r'is \[2\.0, 2\.0.*check-data --task layout'):
     programs.open_program(write(tmp_path / 'a.npz', node_config_feat=layouts),
                           str(tmp_path / 'cache'))
+  layouts = np.asfortranarray(tiny_layouts.program('a')['node_config_feat'])
+  with pytest.raises(UserError, match='is stored column by column'):
+    programs.open_program(write(tmp_path / 'a.npz', node_config_feat=layouts),
+                          str(tmp_path / 'cache'))
   assert os.listdir(tmp_path / 'cache') == []
+
+
+def test_a_cache_with_another_bound_is_built_again(tmp_path, caplog):
+  path, folder = write(tmp_path / 'a.npz'), str(tmp_path / 'cache')
+  bounds = programs.open_program(path, folder).bounds.config
+  entry, = (tmp_path / 'cache').iterdir()
+  meta = entry / cache.META_FILE
+  changed = meta.read_text().replace(r'maximum\": [', r'maximum\": [1')
+  assert changed != meta.read_text()
+  meta.write_text(changed)
+  again = programs.open_program(path, folder).bounds.config
+  np.testing.assert_array_equal(again.maximum, bounds.maximum)
+  assert 'does not have its checksum' in caplog.text
 
 
 def test_a_file_cut_short_after_its_directory(tmp_path):

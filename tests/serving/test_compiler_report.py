@@ -32,6 +32,10 @@ def test_from_python(path):
       (4, 2), 8192, 65536)
   assert report.text().split('\n')[-1].split() == [
       *'elementwise 100.0 % 1,500 4x2 0.000 0.06 0.06 0.1 0.00'.split()]
+  with open(path, 'wb') as file:  # Of no estimate; the column is left out.
+    file.write(tiled([32, 256], [4, 2], 2**62).SerializeToString())
+  assert compiler_report.kernels(path, tpu='v5e').text().split('\n')[
+      -1].split()[:2] == ['elementwise', '4x2']
 
 
 def test_the_command(path, capsys):

@@ -123,7 +123,8 @@ def test_given_blocks_are_ranked_and_impossible_ones_dropped():
   text = dataclasses.replace(ranking, choices=[
       dataclasses.replace(choice, refusal=refusal) for choice, refusal in zip(
           ranking.choices, ('', 'VMEM is full'))]).text()
-  assert re.findall('(yes|no:.*)\n', text + '\n') == ['yes', 'no: VMEM is full']
+  assert [re.split('  +', line)[6:] for line in text.splitlines()[-2:]] == [
+      ['44040192', 'yes'], ['default', 'no: VMEM is full']]
   assert 'm 2,048 x k 8,192 x n 8,192 on v6e: 5 blocks, 2 that no' in text
 
 
@@ -282,6 +283,16 @@ def test_grouped_products():
   ranking = blocks.rank_blocks(weights, 'v7x', top=3)
   assert len(ranking.choices) == 3 < ranking.candidates
   assert "gradient of the weights: m 1,024 in 8 groups x" in ranking.text()
+  with pytest.raises(UserError, match='is a batch of grouped products'):
+    product_of(grouped_module((2, 1024, 256), (8, 256, 512), (2, 1024, 512),
+                              (2, 1), 1, [0]))
+  module = grouped_module(
+      (1024, 256), (8, 256, 512), (1024, 512), (1, 1), 0, [0])
+  entry = module.computations[0]
+  tiny_hlo.add(entry, 20, 'tanh', [1024, 512], operands=[entry.root_id])
+  entry.root_id = 20
+  with pytest.raises(UserError, match='has tanh'):
+    product_of(module)
   with pytest.raises(UserError, match='--check: compiles blocks of plain'):
     blocks.block_kernels.checked(ranking, '')
 

@@ -144,7 +144,6 @@ class Entry:
       raise ValueError(f'{name} has {size} bytes')
     raw = np.asarray(np.memmap(path, np.uint8, 'r') if size else [], np.uint8)
     array = raw.view(dtype).reshape(shape)
-    array.setflags(write=False)
     checked = set()
 
     def check(start: int, stop: int) -> None:
