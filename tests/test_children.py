@@ -129,8 +129,7 @@ def test_every_process_is_started_by_what_is_tested_here():
   for path in PACKAGE.rglob('*.py'):
     called = [node.func for node in ast.walk(ast.parse(path.read_text()))
               if isinstance(node, ast.Call)]
-    calls = [node.attr for node in called
-             if isinstance(node, ast.Attribute)
+    calls = [node.attr for node in called if isinstance(node, ast.Attribute)
              and isinstance(node.value, ast.Name)
              and (node.value.id, node.attr) in {
                  ('subprocess', 'run'), ('subprocess', 'Popen'),

@@ -42,8 +42,7 @@ def read_grid(unused_folder, content):
 
 
 def read_kwargs(unused_folder, content):
-  assert isinstance(
-      settings.parse_model_kwargs(json.dumps(content)), dict)
+  assert isinstance(settings.parse_model_kwargs(json.dumps(content)), dict)
 
 
 LEARNED = calibrate.calibrate('t', 'a GPU', [('k', {'bytes': 12.0}, 3.0)],

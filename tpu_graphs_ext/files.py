@@ -164,8 +164,7 @@ def write_file(path: str, content: bytes) -> None:
 
 
 @contextlib.contextmanager
-def new_folder(path: str,
-               require_own: Optional[Callable[[], None]] = None
+def new_folder(path: str, require_own: Optional[Callable[[], None]] = None
                ) -> Iterator[str]:
   """A folder to fill, which then takes its name.
 
@@ -390,10 +389,9 @@ def require_own(folder: str, known: Mapping[str, str],
   for path, kind in contents(folder):
     if not kind or (path not in names and (
         path not in known or known[path] != _sum_of(folder, path, kind))):
-      raise UserError(
-          f'{folder}: holds {path!r}, which this command did not write, or '
-          'which was changed since, and which would be lost; move it away, or '
-          'name another folder')
+      raise UserError(f'{folder}: holds {path!r}, which this command did not '
+                      'write, or which was changed since, and which would be '
+                      'lost; move it away, or name another folder')
 
 
 # --------------------------------------------------------------- CSV and JSON
@@ -433,10 +431,9 @@ def parse_json(text: str | bytes, where: str,
   needed = len(content) + sum(size * content.count(sign) for sign, size in (
       (b'{', 240), (b'[', 64), (b',', 40)))
   if needed > most_bytes:
-    raise UserError(
-        f'{where}: holds so many values that reading it would take about '
-        f'{needed / 2**30:.1f} GiB of memory; {most_bytes / 2**30:g} GiB are '
-        'allowed')
+    raise UserError(f'{where}: holds so many values that reading it would take '
+                    f'about {needed / 2**30:.1f} GiB of memory; '
+                    f'{most_bytes / 2**30:g} GiB are allowed')
   try:
     value = json.loads(text, parse_int=_int)
     if _SURROGATE.search(content):  # Half a pair cannot be encoded.

@@ -59,8 +59,7 @@ def test_steps_hide_the_shorter_of_compute_and_transfers():
   # result with the transfer, and 4 MiB of sums at 1e4 B/ns.
   sums = 8 * 512 * 1024 / 1e4
   assert time_of(PRODUCT, 512, 128, 1024) == pytest.approx(
-      3932.16 + (3932.16 + 10485.76 / 2) + (1342.17728 + sums + 800)
-      + 10485.76)
+      3932.16 + (3932.16 + 10485.76 / 2) + (1342.17728 + sums + 800) + 10485.76)
   assert time_of(PRODUCT, 512, 128, 1024, machine=ADDING) == pytest.approx(
       time_of(PRODUCT, 512, 128, 1024) - sums)
 

@@ -251,8 +251,7 @@ def test_tiles_of_a_results_columns_are_equally_large():
   root.shape.dimensions.pop()
   root.shape.layout.minor_to_major.pop(0)
   for tpu, listed in (('v3', [170, 96, 64, 48, 32, 16]), ('v6e', [170, 16])):
-    assert candidates.choices_of(
-        loops_of(module, MACHINES[tpu]))[0] == listed
+    assert candidates.choices_of(loops_of(module, MACHINES[tpu]))[0] == listed
   # A product's may be of two sizes: sums of its 1024 rows beside itself.
   module = product(1024, 512, 384)
   entry = module.computations[0]
@@ -268,8 +267,7 @@ def with_memory(tpu, limit_bytes):
   """A machine that has so much for blocks of kernels that are no product."""
   machine = MACHINES[tpu]
   fills = [fill / machine.fills[2] for fill in machine.fills]
-  return dataclasses.replace(
-      machine, vmem_limit_bytes=limit_bytes, fills=fills)
+  return dataclasses.replace(machine, vmem_limit_bytes=limit_bytes, fills=fills)
 
 
 def test_a_tile_must_fit():

@@ -25,8 +25,7 @@ def time_of(product, *block):
 
 
 def memory_of(product, *block):
-  return grouped_blocks.vmem_bytes(
-      product, np.array([block]), ADDING)[0]
+  return grouped_blocks.vmem_bytes(product, np.array([block]), ADDING)[0]
 
 
 def test_memory():

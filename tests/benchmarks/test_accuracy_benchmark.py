@@ -59,8 +59,7 @@ def test_the_numbers_are_those_of_evaluate(
   for split, folder in (('valid', 'valid'), ('test', 'test_labelled')):
     means = [api.evaluate(model, str(tmp_path / 'data' / folder),
                           loading=loading).micro for model in models]
-    for column, name, scale in (
-        ('top5', 'slowdown_5', 100), ('opa', 'opa', 1)):
+    for column, name, scale in (('top5', 'slowdown_5', 100), ('opa', 'opa', 1)):
       values = [scale * mean[name] for mean in means]
       assert cells['one'][f'{split}_{column}'].value == pytest.approx(
           sum(values) / 2, rel=1e-5)

@@ -115,8 +115,7 @@ def test_the_whole_way(checkout_root, clone, scripts, data, tmp_path, capsys):
   theirs, handed_in = clone(tmp_path / 'grader'), tmp_path / 'handed_in'
   with zipfile.ZipFile(submission) as archive:
     archive.extractall(handed_in)
-  shutil.copy(handed_in / 'models.py',
-              os.path.join(theirs, checkout.MODELS_PY))
+  shutil.copy(handed_in / 'models.py', os.path.join(theirs, checkout.MODELS_PY))
   for name in checkout.COURSE_FILES:
     shutil.copy(os.path.join(scripts, name), theirs)
   (handed_model,) = handed_in.glob('model_*')

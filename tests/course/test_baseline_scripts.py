@@ -40,8 +40,7 @@ COMPARED = ('MyEarlyJoinSAGE', 'MyEarlyJoinSAGE' + checks.RAW, 'EarlyJoinGAT',
 def data(tmp_path_factory) -> str:
   """Sample data with 100 train, 20 valid and 20 test kernels."""
   folder = str(tmp_path_factory.mktemp('data') / 'sample')
-  write.write_sample_data(
-      write.SampleDataSettings(out=folder, kernels=140))
+  write.write_sample_data(write.SampleDataSettings(out=folder, kernels=140))
   return folder
 
 
@@ -124,8 +123,7 @@ def test_our_host_gives_their_scripts_numbers(
   compare_with_scripts(swapped, trained(name), data, tmp_path)
 
 
-def test_a_model_of_our_host_is_read_by_their_scripts(
-    swapped, data, tmp_path):
+def test_a_model_of_our_host_is_read_by_their_scripts(swapped, data, tmp_path):
   result = train.train(TrainSettings(
       model='MyEarlyJoinSAGE', recipe='best', epochs=2, data_root=data,
       cache_dir='', out_dir=str(tmp_path / 'out'), seed=3))
@@ -135,8 +133,7 @@ def test_a_model_of_our_host_is_read_by_their_scripts(
 def compare_with_scripts(copy: str, model_dir: str, data: str, folder) -> None:
   """tiles_evaluate.py and tiles_gen_predictions_csv.py against ours."""
   theirs = evaluate_script(copy, model_dir, data, folder)
-  ours = api.evaluate(
-      model_dir, f'{data}/valid', loading=all_kernels(data))
+  ours = api.evaluate(model_dir, f'{data}/valid', loading=all_kernels(data))
   for k in (1, 5):
     assert set(theirs[str(k)]) == set(ours.programs)
     for program, error in theirs[str(k)].items():
@@ -176,8 +173,7 @@ def test_a_model_trained_before_the_swap_predicts_the_same(
 
   Scores that are equal but for rounding may change places.
   """
-  model_dir = run_train(
-      untouched, data, tmp_path / 'out', f'--model={name}')
+  model_dir = run_train(untouched, data, tmp_path / 'out', f'--model={name}')
   before = predictions_script(untouched, model_dir, data, tmp_path)
   after = predictions_script(swapped, model_dir, data, tmp_path)
   ranker = scoring.load_ranker(model_dir, all_kernels(data))

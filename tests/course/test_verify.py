@@ -47,8 +47,7 @@ def trained(folder, name: str, source: str = STUDENT, **changes) -> str:
   """Model folder of a run with that models.py; trains once."""
   out = folder / name
   if not out.exists():
-    eager_training.trained(
-        changes.pop('data_root', folder / 'data'), out, **{
+    eager_training.trained(changes.pop('data_root', folder / 'data'), out, **{
             'epochs': 1, 'models_py': tiny_handin.write_models(
                 folder / f'source_{name}', source), **changes})
   return str(next(out.glob('model_*')))
@@ -228,8 +227,7 @@ def test_damaged_files(folder, copied, tmp_path, in_process, caplog):
   wide = tiny_handin.change_run(
       tiny_handin.copy_run(str(copied), tmp_path / 'wide'),
       lambda run: run['args'].update(model_kwargs_json='{"width": 6}'))
-  path.write_bytes(pathlib.Path(
-      artifacts.run_path_of(str(wide))).read_bytes())
+  path.write_bytes(pathlib.Path(artifacts.run_path_of(str(wide))).read_bytes())
   verdict = check(folder, copied, tmp_path)
   fault(verdict, 'holds another run: its args have the hash')
   fault(verdict, '(60, 4) is saved where the class has', '(60, 6)')

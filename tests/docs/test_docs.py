@@ -167,8 +167,7 @@ def test_recipes_are_those_of_the_engine():
 
 def test_tables_have_every_model_and_pages_no_other():
   tiles, layouts = (
-      set(load_models.model_names(task.models_file))
-      for task in TASKS.values())
+      set(load_models.model_names(task.models_file)) for task in TASKS.values())
   for text, models in (
       (text_of('docs/models.md').split('\n## ')[0], tiles),
       (section_of('docs/models.md', 'The layout task'), layouts)):

@@ -61,11 +61,23 @@ def test_duplicates_come_last_unless_kept():
     ({'net_a': np.eye(2), 'net_b': [1, 2]}, r'shape \(2, 2\)'),
     ({'net_a': [1, 2, 3, np.nan], 'net_b': [1, 2]}, 'NaN or infinite'),
     ({'net_a': ['a', 'b', 'c', 'd'], 'net_b': [1, 2]}, 'must be real numbers'),
-    ({'net_a': [1, 2, 3, 4j], 'net_b': [1, 2]}, 'are complex; scores must be'),
+    ({'net_a': [1, 2, 3, 4j], 'net_b': [1, 2]}, 'are complex128; scores'),
+    ({'net_a': ['1', '2', '3', '4'], 'net_b': [1, 2]}, 'must be real numbers'),
+    ({'net_a': [1, 2, 3, 10**400], 'net_b': [1, 2]}, 'must be real numbers'),
+    ({1: [1], 'net_b': [1, 2]}, 'it has 1, net_b'),
     ({'net_a': None, 'net_b': [1, 2]}, 'net_a')])
 def test_scores_that_cannot_be_used(scores, message):
   with pytest.raises(UserError, match=f'^mine: .*{message}'):
     tpu_graphs_ext.measure(KERNELS, scores, name='mine')
+
+
+def test_kernels_that_are_none():
+  for kernels in ([None], None, {'net_a': KERNELS[0]}, [vars(KERNELS[0])]):
+    with pytest.raises(UserError, match='must be of the class Kernel'):
+      tpu_graphs_ext.measure(kernels, {})
+  tpu_graphs_ext.measure(KERNELS[0], {'net_a': [1, 2, 3, 4]})
+  with pytest.raises(UserError, match='model_dirs is empty; name a model'):
+    tpu_graphs_ext.evaluate_all([])
 
 
 def read(tmp_path, text, task=TILE, **loading) -> evaluate.ForeignRanker:

@@ -92,8 +92,7 @@ def test_a_loop_of_resume_ends_with_the_report_of_the_finished_run(
   assert again.csv_path is None
   with pytest.raises(AssertionError, match='is trained already'):
     train.train(tiny_models.tiny_settings(
-        data_root, tmp_path / 'out', epochs=1, seed=None, resume=True,
-        lr=0.02))
+        data_root, tmp_path / 'out', epochs=1, seed=None, resume=True, lr=0.02))
 
 
 def test_a_run_killed_before_it_saves_its_model_is_saved(

@@ -39,8 +39,7 @@ class Gathering:
 
 def ranker_of(model, kernels=PARTITION, num_ops=100):
   return scoring.Ranker(
-      model, FeatureStats.of_partition(kernels), num_ops, TILE,
-      name='model_x')
+      model, FeatureStats.of_partition(kernels), num_ops, TILE, name='model_x')
 
 
 def test_kernels_are_scored_side_by_side_and_come_in_order(monkeypatch):

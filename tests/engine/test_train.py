@@ -152,8 +152,7 @@ def test_nan_stops_and_keeps_the_last_good_model(data_root, tmp_path):
       UserError, match='loss became nan in epoch 2, by step 4; training '
       r'stopped. The best model so far \(epoch 1, .*model_'):
     eager_training.trained(
-        data_root, tmp_path, epochs=3,
-        model_kwargs_json='{"nan_from_step": 6}')
+        data_root, tmp_path, epochs=3, model_kwargs_json='{"nan_from_step": 6}')
   names = sorted(os.listdir(tmp_path))
   assert [name.split('_')[0] for name in names] == ['model', 'run']
   ranker = load(str(tmp_path / names[0]))

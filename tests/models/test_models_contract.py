@@ -273,8 +273,7 @@ def test_two_epochs_without_nan_rank_better_than_chance(
     monkeypatch, sample_root, tmp_path, name):
   if name != 'EnsembleRanker':  # Of the others, the test above saves each.
     monkeypatch.setattr(
-        tf.keras.Model, 'save',
-        lambda unused_self, path, **_: None)
+        tf.keras.Model, 'save', lambda unused_self, path, **_: None)
   result = train.train(TrainSettings(
       model=name, epochs=2, lr=1e-2, batch=2, seed=1, cache_dir='',
       data_root=sample_root, out_dir=str(tmp_path)))

@@ -49,8 +49,7 @@ def trained(name: str, epochs: int) -> None:
   model.compile(
       loss=compiled_model.CombinedLoss(TrainSettings().weighted_losses),
       optimizer=tf.keras.optimizers.Adam(1e-3, clipnorm=1e-3))
-  history = model.fit(
-      tile_batches.training_dataset(
+  history = model.fit(tile_batches.training_dataset(
           TRAIN, STATS, batch_size=2, num_configs=5, seed=1),
       epochs=epochs, verbose=0)
   assert np.isfinite(history.history['loss']).all()

@@ -262,5 +262,4 @@ def test_any_size_of_scores_stays_finite_and_in_order(size):
   assert marked[100:].min() > marked[:100].max()
   if size < 1e31:  # Above, they meet at the largest number.
     np.testing.assert_array_equal(
-        np.argsort(marked)[100:],
-        100 + np.argsort(scores[100:], kind='stable'))
+        np.argsort(marked)[100:], 100 + np.argsort(scores[100:], kind='stable'))

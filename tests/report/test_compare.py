@@ -122,11 +122,9 @@ def test_paired_differences():
 
 def test_the_headline():
   # Both are behind the default tile, which has 10 % everywhere.
-  title, certainty = compare.headline(
-      comparison([.2, .3, .4], [.3, .4, .5]))
-  assert title == (
-      'Model0 has 10.0 percentage points less slowdown at top-1 than Model1; '
-      'the default tile is still 20.0 points faster')
+  title, certainty = compare.headline(comparison([.2, .3, .4], [.3, .4, .5]))
+  assert title == ('Model0 has 10.0 percentage points less slowdown at top-1 '
+                   'than Model1; the default tile is still 20.0 points faster')
   assert certainty.startswith(
       '95 % interval of the difference: 10.0 to 10.0. Model0 minus the default '
       'tile: 20.0 [10.0\u00a0to\u00a030.0] points. Groups of a single run')

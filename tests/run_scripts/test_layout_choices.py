@@ -70,8 +70,7 @@ def test_a_reshape_permutes_the_groups_that_it_keeps_together():
       ([1024, 768], [8, 128, 768], [([0], [0, 1]), ([1], [2])]),
       ([512, 1792], [512, 14, 128], [([0], [0]), ([1], [1, 2])]),
       ([1, 96, 96, 96], [96, 96, 96], [([1], [0]), ([2], [1]), ([3], [2])]),
-      ([6, 4], [4, 6], [([0, 1], [0, 1])]),
-      ([1], [], [])):
+      ([6, 4], [4, 6], [([0, 1], [0, 1])]), ([1], [], [])):
     assert layout_choices.reshape_groups(source, target) == groups
   for source, target, options in (  # As published files have them.
       ([512, 1792], [512, 14, 128],

@@ -63,8 +63,7 @@ def run(machine, script: str = 'quickstart.sh', *flags: str, **variables: str):
   done = subprocess.run(
       [str(machine / 'bash'), str(SCRIPTS / script), *flags],
       env={'PATH': str(machine), 'VENV': str(machine.parent / 'venv'),
-           **variables},
-      capture_output=True, text=True, check=False)
+           **variables}, capture_output=True, text=True, check=False)
   return done.returncode, done.stdout, done.stderr
 
 

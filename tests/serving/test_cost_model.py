@@ -43,13 +43,16 @@ def ranker(saved_model_dir):
   return scoring.load_ranker(saved_model_dir, LoadSettings())
 
 
-def test_scores_are_those_of_forward(model, ranker, tmp_path):
+def test_scores_are_those_of_forward(model, ranker, tmp_path, monkeypatch):
   for kernel in KERNELS:
     np.testing.assert_allclose(
         model.score(kernel), ranker.scores(kernel), **model_checks.CLOSE)
-  expected, path = model.score(KERNEL), KERNEL.save(str(tmp_path))
+  monkeypatch.setenv('HOME', str(tmp_path))
+  expected, path = model.score(KERNEL), KERNEL.save('~/kernels')
   arrays = saved_run.arrays_of(KERNEL)
-  for kernel in (path, pathlib.Path(path), arrays, dict(np.load(path))):
+  lists = dataclasses.replace(KERNEL, edge_index=KERNEL.edge_index.tolist())
+  for kernel in (path, pathlib.Path('~/kernels/net_0.npz'), arrays,
+                 dict(np.load(path)), lists):
     np.testing.assert_array_equal(model.score(kernel), expected)
   del arrays['config_feat']
   np.testing.assert_array_equal(model.score(arrays, TILES), expected)
@@ -223,9 +226,21 @@ def test_arguments_that_are_refused(model):
   for bounds in ([[16, 0]], [[1.5, 2]], [[float('nan'), 2.0]]):
     with pytest.raises(UserError, match='whole numbers of at least 1'):
       model.score(TILED, bounds)
-  for top in (0, 1.5, '5'):
-    with pytest.raises(UserError, match='must be a whole number of at least 1'):
-      model.rank(KERNEL, top=top)
+  for wrong, message in (
+      (dict(blocks='usual'), 'blocks= go with a program, but net_0 is a'),
+      (dict(vmem_limit=9), 'vmem_limit= goes with blocks=')):
+    with pytest.raises(UserError, match=message):
+      model.rank(KERNEL, **wrong)
+
+
+def test_tiles_of_a_kernel_are_of_one_generation(model, ranker):
+  kernel = {**saved_run.arrays_of(TILED), 'config_feat': []}
+  counts = [model.rank(kernel, tpu=tpu).configs for tpu in ('', 'v3', 'v5e')]
+  assert counts[0] == counts[1] != counts[2]
+  ours = CostModel(dataclasses.replace(ranker, tpu='v5e'))
+  assert ours.rank(kernel, tpu='v5litepod-8').configs == counts[2]
+  with pytest.raises(UserError, match=r"tpu='v3': .* of a TPU v5e"):
+    ours.rank(KERNEL, tpu='v3')
 
 
 @pytest.fixture

@@ -168,7 +168,7 @@ def test_only_what_is_ours_is_replaced(saved_model_dir, tmp_path, unsaved):
 def test_places_that_cannot_be(saved_model_dir, tmp_path):
   (tmp_path / 'file').write_text('x')
   for out, message in (
-      (' ', '--out is empty'),
+      (' ', 'out is empty'),
       (tmp_path / 'file', 'is a link, a file, a device or a pipe'),
       (tmp_path / 'file' / 'x', 'cannot be written'),
       (os.path.dirname(saved_model_dir), 'which this command did not wri')):

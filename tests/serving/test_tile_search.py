@@ -45,8 +45,7 @@ def measured(source_kernel, bounds, times):
   """The same with runs; the first is the default."""
   return dataclasses.replace(source_kernel, kernel=dataclasses.replace(
       source_kernel.kernel, config_feat=features.config_features([], bounds),
-      runtime_ns=np.array(times),
-      normalizer_ns=np.full(len(times), times[0])))
+      runtime_ns=np.array(times), normalizer_ns=np.full(len(times), times[0])))
 
 
 def with_window(source_kernel, bounds, cycles=None, **fields):
@@ -193,8 +192,7 @@ def test_a_summary_of_a_compiled_program(source_kernel):
        '0.1', '0.00']]
   assert [line.split() for line in text.split('\n\n')[2].split('\n')] == [
       ['kernel', 'best', 'tile', 'analytic', 'time', 'default', 'tile', 'its',
-       'place'],
-      ['elementwise', '4x2', '-33.4', '%', '2x1', '5', 'of', '6'],
+       'place'], ['elementwise', '4x2', '-33.4', '%', '2x1', '5', 'of', '6'],
       ['elementwise', '4x2', '0.0', '%'],
       ('analytic time: change from the default to the best tile, by formula; '
        'it does not predict the gain, so measure both').split()]

@@ -50,8 +50,7 @@ def across(tmp_path_factory) -> list[dict]:
 
 def test_both_say_the_same(across):
   """Scores to 1e-5 of their size; the same errors and predictions."""
-  stacks, *folders = (
-      [said[key] for said in across] for key in across[0])
+  stacks, *folders = ([said[key] for said in across] for key in across[0])
   assert set(stacks) == {'classic', 'current'}
   for ours, theirs in folders:
     for name in one_stack.MODELS:

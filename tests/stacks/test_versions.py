@@ -90,8 +90,7 @@ def test_constraints_name_one_supported_version_of_all_that_is_asked_for(
   extras = [text for extra in project['optional-dependencies'].values()
             for text in extra if not text.startswith('tpu_graphs_ext[')]
   for path in CONSTRAINTS.glob('*.txt'):
-    exact = dict(re.findall(r'^(\S+)==(\S+)$', path.read_text(),
-                            re.MULTILINE))
+    exact = dict(re.findall(r'^(\S+)==(\S+)$', path.read_text(), re.MULTILINE))
     stack, python = path.stem.split('-python')
     checked = 0
     for requirement in map(Requirement, asked_of_setuptools(monkeypatch, stack)

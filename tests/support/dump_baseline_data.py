@@ -18,8 +18,7 @@ def main(data_root, batch_size, num_configs, out, *baseline_flags):
   from tpu_graphs.baselines.tiles import data
   flags.FLAGS([sys.argv[0], *baseline_flags])
 
-  dataset = data.get_npz_dataset(
-      data_root, min_train_configs=int(num_configs))
+  dataset = data.get_npz_dataset(data_root, min_train_configs=int(num_configs))
   dumped = {'num_ops': dataset.num_ops}
   for split in ('train', 'validation', 'test'):
     partition = getattr(dataset, split)

@@ -41,8 +41,7 @@ def training_kernels(num_configs: int = 12) -> list[Kernel]:
 def kernels_to_rank() -> list[Kernel]:
   """Kernels with values far outside of what was trained on."""
   usual = tiny_kernels.learnable_kernel('usual_0', np.random.default_rng(1), 12)
-  changed = [
-      dataclasses.replace(
+  changed = [dataclasses.replace(
           usual, tile_id=f'all_{value:g}_0',
           node_feat=np.full_like(usual.node_feat, value),
           config_feat=np.full_like(usual.config_feat, value))

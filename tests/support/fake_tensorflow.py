@@ -55,8 +55,7 @@ def write(folder: pathlib.Path, version: str,
       'tensorflow/compat/v1/__init__.py': '',
       f'tensorflow-{version}.dist-info/METADATA':
           f'Metadata-Version: 2.1\nName: tensorflow\nVersion: {version}\n',
-      'tensorflow_gnn.py': '',
-      'tensorflow_ranking.py': RANKING,
+      'tensorflow_gnn.py': '', 'tensorflow_ranking.py': RANKING,
   }
   if estimators:
     code = "class ModeKeys:\n  TRAIN = 'real'\nclass Estimator:\n  pass\n"

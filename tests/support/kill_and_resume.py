@@ -25,8 +25,7 @@ from tpu_graphs_ext import cli, files
 
 SMALL = {'hidden_dim': 8, 'op_embed_dim': 4}
 MODELS = {
-    'EarlyJoinSAGE': SMALL,
-    'MyEarlyJoinSAGE': SMALL,
+    'EarlyJoinSAGE': SMALL, 'MyEarlyJoinSAGE': SMALL,
     'EnsembleRanker': {'copies': 2, 'members': {
         'MyEarlyJoinSAGE': {'feature_stats': None, **SMALL}}},
 }

@@ -22,10 +22,8 @@ CLOSE = dict(rtol=2e-5, atol=2e-5)
 # model is traced and saved many times.
 _ONE_ROUND = {'hidden_dim': 16, 'head_layers': 1, 'node_rounds': 1}
 SMALL = {
-    'EarlyJoinGCN': _ONE_ROUND,
-    'LateJoinGCN': _ONE_ROUND,
-    'EarlyJoinGAT': _ONE_ROUND,
-    'LateJoinGAT': _ONE_ROUND,
+    'EarlyJoinGCN': _ONE_ROUND, 'LateJoinGCN': _ONE_ROUND,
+    'EarlyJoinGAT': _ONE_ROUND, 'LateJoinGAT': _ONE_ROUND,
     'EarlyJoinConcatPoolSAGE': {'widths': [32, 16], 'head_widths': [16]},
     'EnsembleRanker': {'copies': 2, 'members': {
         'EarlyJoinSAGE': {'num_gnns': 1, 'final_mlp_layers': 1}}},

@@ -14,8 +14,7 @@ from tpu_graphs_ext.tasks import TILE, tile_batches
 NAME = 'EarlyJoinSAGE'
 KWARGS = {'num_gnns': 1, 'final_mlp_layers': 1, 'hidden_dim': 8}
 # Of 8, 20, 5 and 1 configurations, the second with repetitions.
-KERNELS = [
-    tiny_kernels.learnable_kernel(
+KERNELS = [tiny_kernels.learnable_kernel(
         f'net_{i}', np.random.default_rng(i), number)
     for i, number in enumerate((8, 20, 5, 1))]
 KERNELS[1].config_feat[[3, 7, 19]] = KERNELS[1].config_feat[[2, 2, 4]]
@@ -28,8 +27,7 @@ def save(out_dir: str, name: str = NAME, kwargs: dict | None = None) -> str:
   graph = tile_batches.kernel_graph(KERNELS[0], stats)
   model = model_checks.make(name, **kwargs)
   model(graph)
-  args = {'model': name, 'model_kwargs_json': json.dumps(kwargs),
-          'configs': 10}
+  args = {'model': name, 'model_kwargs_json': json.dumps(kwargs), 'configs': 10}
   return artifacts.save_run(model, {
       'args': args, 'feature_stats': stats.to_json(),
       'num_ops': model_checks.NUM_OPS}, str(out_dir), TILE)[0]

@@ -32,8 +32,7 @@ def make_kernel(tile_id: str = 'tiny_net_0', *, num_nodes: int = 3,
   node = np.arange(num_nodes)
   config = np.arange(num_configs)
   return Kernel(
-      tile_id=tile_id,
-      node_feat=(base + node[:, np.newaxis]
+      tile_id=tile_id, node_feat=(base + node[:, np.newaxis]
                  + np.arange(node_width) / 256).astype(np.float32),
       node_opcode=(base % 50 + node + 2).astype(np.uint8),
       edge_index=np.array(edges, np.int64).reshape(-1, 2),
@@ -43,8 +42,7 @@ def make_kernel(tile_id: str = 'tiny_net_0', *, num_nodes: int = 3,
       normalizer_ns=(1000 + config).astype(np.int64))
 
 
-one_node = functools.partial(
-    make_kernel, 'one_node_0', num_nodes=1, edges=())
+one_node = functools.partial(make_kernel, 'one_node_0', num_nodes=1, edges=())
 chain = functools.partial(make_kernel, 'chain_0', base=10)  # 0 -> 1 -> 2.
 # 1 and 2 consume 0, and 3 consumes both.
 diamond = functools.partial(
@@ -130,15 +128,12 @@ def learnable_kernel(tile_id: str, rng: np.random.Generator,
       0, 64, (num_configs, CONFIG_WIDTH)).astype(np.float32)
   config_feat[:, 0] = tile
   config_feat[:, CONFIG_WIDTH - 1] = 0
-  node_feat = rng.integers(
-      -2, 1000, (num_nodes, NODE_WIDTH)).astype(np.float32)
+  node_feat = rng.integers(-2, 1000, (num_nodes, NODE_WIDTH)).astype(np.float32)
   node_feat[:, 5:8] = 1
   return Kernel(
-      tile_id=tile_id,
-      node_feat=node_feat,
+      tile_id=tile_id, node_feat=node_feat,
       node_opcode=rng.integers(2, 60, num_nodes).astype(np.uint8),
-      edge_index=np.array(edges, np.int64),
-      config_feat=config_feat,
+      edge_index=np.array(edges, np.int64), config_feat=config_feat,
       runtime_ns=(1000 * (tile + 1)).astype(np.int64),
       normalizer_ns=1000 * (tile[0] + 1) + np.arange(num_configs) % 2)
 
@@ -155,8 +150,7 @@ def write_data_root(folder, *, num_train: int = 24, num_valid: int = 12,
   rng = np.random.default_rng(seed)
   for split, programs, number in (
       ('train', ('alpha_net', 'beta_net', 'gamma_net_v2'), num_train),
-      ('valid', ('delta_net',), num_valid),
-      ('test', (None,), num_test)):
+      ('valid', ('delta_net',), num_valid), ('test', (None,), num_test)):
     for name in (split, 'test_labelled') if split == 'test' else (split,):
       (root / name).mkdir(parents=True, exist_ok=True)
     for i in range(number):

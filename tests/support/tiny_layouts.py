@@ -51,8 +51,7 @@ def program(name: str, nodes: int = 40, configurable: int = 6,
       'node_opcode': opcode.astype(np.uint8),
       'edge_index': np.array(sorted(edges), np.int64),
       'node_config_feat': chosen.reshape(configs, configurable, 18).astype(
-          np.float32),
-      'node_config_ids': ids.astype(np.int64),
+          np.float32), 'node_config_ids': ids.astype(np.int64),
       'config_runtime': runtime if labelled else 0 * runtime,
       'node_splits': np.array([[0, nodes]], np.int64),
   }
@@ -65,11 +64,9 @@ def write_collection(root: str, source: str = 'xla', search: str = 'random',
     folder = os.path.join(root, source, search, split)
     os.makedirs(folder)
     for i in range(number):
-      np.savez_compressed(
-          os.path.join(folder, f'{split}_{i}.npz'), **program(
+      np.savez_compressed(os.path.join(folder, f'{split}_{i}.npz'), **program(
               f'{split} {i}', nodes=40 + 5 * i, configurable=5 + i,
-              configs=configs,
-              labelled=split != 'test'))
+              configs=configs, labelled=split != 'test'))
   return root
 
 
@@ -122,14 +119,12 @@ def _node_sets(programs: Sequence[dict], stats: dict, mask: np.ndarray) -> dict:
     return tfgnn.NodeSet.from_fields(
         sizes=tf.constant(sizes, tf.int32), features=features)
 
-  return {
-      'op': node_set(
+  return {'op': node_set(
           _counts(programs, 'node_opcode'),
           op=tf.concat([program['node_opcode'] for program in programs], 0),
           feats=tf.concat([_scaled(program['node_feat'], stats['node'])
                            for program in programs], 0),
-          selected=tf.constant(mask)),
-      'nconfig': node_set(
+          selected=tf.constant(mask)), 'nconfig': node_set(
           _counts(programs, 'node_config_ids'), feats=tf.concat([
               _scaled(program['node_config_feat'], stats['config'])
               .transpose(1, 0, 2) for program in programs], 0)),

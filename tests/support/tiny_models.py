@@ -48,8 +48,7 @@ class TinyRanker(tf.keras.Model):
     scores = self.forward(graph, self._num_configs)
     if training and self._nan_from_step:
       self._step.assign_add(1)
-      scores *= tf.where(
-          self._step >= self._nan_from_step, float('nan'), 1.0)
+      scores *= tf.where(self._step >= self._nan_from_step, float('nan'), 1.0)
     return scores
 
 

@@ -88,8 +88,7 @@ def test_workers_end_with_who_started_them(tmp_path, number):
   workers = [int(path.read_text()) for path in told]
   process.send_signal(number)
   said = process.communicate(timeout=SECONDS)[1]
-  assert wait_for(
-      lambda: all(is_gone(worker) for worker in workers), SECONDS)
+  assert wait_for(lambda: all(is_gone(worker) for worker in workers), SECONDS)
   if number == signal.SIGINT:
     assert said.rstrip().endswith('KeyboardInterrupt')
 
@@ -108,8 +107,7 @@ def address(tmp_path_factory):
 def test_a_worker_of_a_cluster_dies(address, tmp_path):
   items = [('once', (tmp_path / 'once', 1)),
            ('always', (tmp_path / 'always', 99))]
-  always, once = sorted(pool.run(
-      pool_tasks.killed, items, scheduler=address))
+  always, once = sorted(pool.run(pool_tasks.killed, items, scheduler=address))
   # It may have been beside the other when that one's worker died.
   assert pool.is_death(once.error) or once.result >= 2
   assert always.error == pool.died(4)

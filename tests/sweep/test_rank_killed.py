@@ -63,8 +63,7 @@ def ended(process):
 def some_rows(out, process):
   """Waits until there are more than ten, and others are not there yet."""
   journal = pathlib.Path(f'{out}.partial')
-  assert wait_for(
-      lambda: process.poll() is not None or (
+  assert wait_for(lambda: process.poll() is not None or (
           journal.exists() and journal.read_bytes().count(b'{"file"') > 10),
       SECONDS, pause=0.005)
   assert process.poll() is None, 'it was done before it could be killed'

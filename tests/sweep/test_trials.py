@@ -77,8 +77,7 @@ def trial(data_root, tmp_path, monkeypatch):
   return trials.Trial('ab' * 8, 'tile', Configuration(
       'TinyRanker', {'width': 3}, {
           'models_py': tiny_models.__file__, 'epochs': 3, 'batch': 2,
-          'configs': 6, 'cache_dir': ''}), 5, data_root,
-                      str(tmp_path), None)
+          'configs': 6, 'cache_dir': ''}), 5, data_root, str(tmp_path), None)
 
 
 def test_a_trial_is_an_ordinary_run(trial):

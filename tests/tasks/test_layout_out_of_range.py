@@ -54,8 +54,7 @@ def test_a_size_an_opcode_and_a_layout_beyond_training(
       '1 of 2 programs have features that model_x was not trained on; their '
       'order is less certain:',
       f'  shape_dimensions_0 is 1,000,000 ({least} to {largest} in training) '
-      'in wild',
-      '  opcode number 255 (unseen in training) in wild',
+      'in wild', '  opcode number 255 (unseen in training) in wild',
       f'  {schema.LAYOUT_CONFIG_FEATURES[3]} is 5 (-1 to -1 in training) in '
       'wild']
 

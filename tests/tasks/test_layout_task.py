@@ -41,8 +41,7 @@ def trained(layout_run):
 @pytest.fixture(scope='module')
 def loading(data_root):
   return LayoutLoadSettings(
-      data_root=data_root, cache_dir='',
-      models_py=tiny_layout_models.__file__)
+      data_root=data_root, cache_dir='', models_py=tiny_layout_models.__file__)
 
 
 @pytest.fixture(scope='module')

@@ -23,8 +23,7 @@ CORNER_STATS = FeatureStats.of_partition(Partition.from_kernels(CORNER_CASES))
 def partition() -> Partition:
   rng = np.random.default_rng(1)
   return Partition.from_kernels([
-      tiny_kernels.learnable_kernel(f'net_{i}', rng, 4 + i)
-      for i in range(11)])
+      tiny_kernels.learnable_kernel(f'net_{i}', rng, 4 + i) for i in range(11)])
 
 
 @pytest.fixture(scope='module')

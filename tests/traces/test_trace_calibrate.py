@@ -238,8 +238,7 @@ def test_a_wait_that_nothing_explains_is_learned():
   host = replay.host_of(trace)
   assert host['stall k > k'] == (60, 1)
   # Kernel 1 runs from 3 to 7, kernel 2 begins 60 us after its launch at 12.
-  assert replayed(trace, 4, **{'stall k > k': 60}) == (
-      12 + 60 + 4, 75)
+  assert replayed(trace, 4, **{'stall k > k': 60}) == (12 + 60 + 4, 75)
 
 
 def test_threads_of_the_host_go_on_beside_one_another():

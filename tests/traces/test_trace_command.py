@@ -180,5 +180,4 @@ def test_files_that_are_no_traces(capsys, learned, tmp_path, monkeypatch):
       (gzip.compress(b' ' * 100_001), 'has more than 100,000 bytes')):
     path.write_bytes(content)
     assert said in error_of(capsys, path, f'--hardware={learned}')
-  assert 'cannot be read' in error_of(
-      capsys, tmp_path, f'--hardware={learned}')
+  assert 'cannot be read' in error_of(capsys, tmp_path, f'--hardware={learned}')

@@ -184,10 +184,9 @@ def loops_of(kernels: Sequence[Kernel],
     edge = kernel.edge_index.reshape(-1, 2)
     if not kernel.num_nodes or (
         edge.size and not 0 <= edge.min() <= edge.max() < kernel.num_nodes):
-      raise UserError(
-          f'{kernel.tile_id}: its graph has no loops to cut into tiles: it has '
-          'no nodes, or edges to nodes that do not exist; see '
-          '`tpu-graphs-ext check-data`')
+      raise UserError(f'{kernel.tile_id}: its graph has no loops to cut into '
+                      'tiles: it has no nodes, or edges to nodes that do not '
+                      'exist; see `tpu-graphs-ext check-data`')
     edges.append(edge + first)
     first += kernel.num_nodes
   if not kernels:
@@ -267,5 +266,4 @@ def _traced_counts(nest: Any) -> Any:
   return tf.function(
       lambda nest, tile: models._Geometry.counts(nest, tile)[0],
       autograph=False, input_signature=[
-          nest, tf.TensorSpec([1, models._AXES, None])]
-  ).get_concrete_function()
+          nest, tf.TensorSpec([1, models._AXES, None])]).get_concrete_function()

@@ -93,8 +93,7 @@ class GroupedProduct:
             f'n {self.n:,}')
 
 
-def product_of(
-    module: protos.HloModuleProto) -> Product | GroupedProduct:
+def product_of(module: protos.HloModuleProto) -> Product | GroupedProduct:
   """The product that a module, as it was lowered, computes of its parameters.
 
   Rows are the first parameter's, columns the second's. Element types are those
@@ -212,10 +211,9 @@ def _plain(name: str, epilogue: _Epilogue, root: _Value) -> Product:
       if dot.left.key not in shared:
         dot.turn()
     if len(shared) != 1 or len({dot.sizes for dot in dots}) > 1:
-      raise UserError(
-          f'{name}: has {len(dots)} products of different rows or sizes; '
-          'blocks are ranked for products that share one argument, as those of '
-          'a gate do')
+      raise UserError(f'{name}: has {len(dots)} products of different rows or '
+                      'sizes; blocks are ranked for products that share one '
+                      'argument, as those of a gate do')
   batch, rows, inner, columns = dots[0].sizes
   results = batch * rows * columns
   if math.prod(root.dims) != results:

@@ -132,8 +132,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
       words[1:1] = _read_config(config)
     task = early.parse_known_args(words)[0].task
     verb = make_parser([name], TASKS.get(task, TILE)).verbs[name]
-    switches = {flag for action in verb._actions
-                if action.type is flags.boolean
+    switches = {flag for action in verb._actions if action.type is flags.boolean
                 for flag in action.option_strings}
     # --json FILE as --json=true FILE, so that a switch takes no file.
     return verb.parse_args(

@@ -17,8 +17,7 @@ _RUNS_CODE = (
     '"confined:" says whether it can reach your files, network and processes; '
     'it can forge the verdict. Give it only what you would run yourself, or '
     'use an account or container made for it.')
-_TASK = flag('--task', None, 'whose models.py', TILE.name,
-             choices=tuple(TASKS))
+_TASK = flag('--task', None, 'whose models.py', TILE.name, choices=tuple(TASKS))
 _MODELS_PY = flag('--models_py', 'FILE',
                   "the models.py to hand in; empty: the package's", '')
 _ROOT = flag('--root', 'CHECKOUT', "the baseline's checkout; empty: what the "
@@ -73,8 +72,7 @@ def verify(args: Namespace) -> int:
                     'models.py')
   with tempfile.TemporaryDirectory(prefix='package_') as folder:
     if args.package:
-      args.model_dir, place['models_py'] = zip_file.unpack(
-          args.package, folder)
+      args.model_dir, place['models_py'] = zip_file.unpack(args.package, folder)
     verdict = verify.verify(args.model_dir, **place)
   flags.show(args, verdict.to_json, verdict.text)
   return 0 if verdict.ok else 1

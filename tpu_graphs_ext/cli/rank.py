@@ -126,7 +126,7 @@ def _blocks(args: Namespace) -> None:
 
 def _all_tiles(args: Namespace) -> int:
   from tpu_graphs_ext.hlo import kernel_sources
-  _require_model(args.dir)
+  pretrained.require_folder(args.dir)  # Before TensorFlow loads.
   opened = kernel_sources.open_all(
       args.files, args.shapes, args.tpu, args.jax_python)
   failed = [source for source in opened if source.faults]
@@ -135,8 +135,7 @@ def _all_tiles(args: Namespace) -> int:
       print(json.dumps([{'source': source.name, 'notes': [], 'kernels': [],
                          'faults': source.faults} for source in failed],
                        indent=2))
-    return flags.failed([
-        fault for source in failed for fault in source.faults])
+    return flags.failed([fault for source in failed for fault in source.faults])
   with flags.progress(args.tpu) as progress, kernel_sources.compiling(
       opened, progress) as sources:
     flags.few_threads(args)
@@ -158,13 +157,6 @@ def _all_tiles(args: Namespace) -> int:
               count)
     faults += refused
   return flags.failed(faults)
-
-
-def _require_model(folder: str) -> None:
-  """Says that a folder is missing before TensorFlow loads."""
-  if not pretrained.tpu_of(folder) and not os.path.isdir(full_path(folder)):
-    raise UserError(f'{folder}: there is no such model folder; name one that '
-                    'exists, or `latest`')
 
 
 @flags.verb(

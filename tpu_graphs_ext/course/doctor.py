@@ -67,8 +67,7 @@ class Diagnosis:
 def doctor(root: str = '',
            data_root: str = TILE.training.data_root) -> Diagnosis:
   """Checks versions, data, and the checkout: `root` or TPU_GRAPHS_ROOT."""
-  checks = {'versions': version_findings(),
-            'checkout': checkout_findings(root),
+  checks = {'versions': version_findings(), 'checkout': checkout_findings(root),
             'data': data_findings(data_root),
             'cache': cache_findings(data_root)}
   findings = []
@@ -102,8 +101,7 @@ def version_findings() -> Iterator[Finding]:
     yield _finding(
         package, bool(version) and versions.within(version, wanted),
         f'{version or "missing"}; {wanted} fits',
-        f'{shown_path(sys.executable)} -m pip install '
-        f"'{package}{wanted}'")
+        f"{shown_path(sys.executable)} -m pip install '{package}{wanted}'")
 
 
 def checkout_findings(root: str = '') -> Iterator[Finding]:

@@ -127,8 +127,7 @@ class Sandbox:
     request = {
         **request, 'model_dir': self.model_dir,
         'module': ('tpu_graphs.baselines.tiles.models' if self._root
-                   else 'models'),
-        'answer': f'{folder}/answer.json'}
+                   else 'models'), 'answer': f'{folder}/answer.json'}
     with open(f'{folder}/request.json', 'w', encoding='utf-8') as file:
       json.dump(request, file)
     self.run([os.path.join(_HERE, 'steps.py'), f'{folder}/request.json'])
@@ -148,8 +147,7 @@ class Sandbox:
       checkout.run_to_end(
           arguments[0], command, os.path.join(self._temporary, 'output.log'),
           max(0, self._deadline - time.monotonic()), cwd=self.folder,
-          start_new_session=True,
-          env={**passed(os.environ), 'HOME': self._home,
+          start_new_session=True, env={**passed(os.environ), 'HOME': self._home,
                'TMPDIR': self._home, 'TF_CPP_MIN_LOG_LEVEL': '2'})
     except subprocess.TimeoutExpired as error:
       raise UserError(
@@ -217,6 +215,5 @@ def read_answer(path: str) -> Answer:
         scores={name: np.asarray(scores, np.float32).reshape(-1)
                 for name, scores in content['scores'].items()})
   except Exception as error:  # The code may have written anything.
-    raise UserError('grading did not finish: models.py exited Python, or '
-                    'wrote files that it should not '
-                    f'({reason_of(error)})') from error
+    raise UserError('grading did not finish: models.py exited Python, or wrote '
+                    f'files that it should not ({reason_of(error)})') from error

@@ -95,8 +95,7 @@ def load_keras(path: str):
     return fault('the model folder cannot be loaded by Keras with its loss, '
                  'metrics and optimizer', error, 'copy the whole folder again '
                  'from where it was trained; register your own classes in '
-                 'models.py with '
-                 '@tf.keras.utils.register_keras_serializable()')
+                 'models.py with @tf.keras.utils.register_keras_serializable()')
   ANSWER['state'] = len(saved.non_trainable_variables)
   return saved
 

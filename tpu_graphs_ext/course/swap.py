@@ -91,15 +91,13 @@ def _require_known(target: str, task: ShippedTask) -> None:
 def _target(root: str, task: ShippedTask) -> str:
   root = checkout.find(root)
   if root is None:
-    raise UserError(
-        '--root: names no checkout of the tpu_graphs baseline; give --root or '
-        f'set {checkout.ROOT_VARIABLE} to the folder that `git clone '
-        f'{checkout.URL}` made')
+    raise UserError('--root: names no checkout of the tpu_graphs baseline; '
+                    f'give --root or set {checkout.ROOT_VARIABLE} to the '
+                    f'folder that `git clone {checkout.URL}` made')
   target = os.path.join(root, task.baseline_models)
   if _committed(target) is None:
-    raise UserError(
-        f'{target}: git, which keeps the original, does not have it; use the '
-        f'folder that `git clone {checkout.URL}` made')
+    raise UserError(f'{target}: git, which keeps the original, does not have '
+                    f'it; use the folder that `git clone {checkout.URL}` made')
   return target
 
 

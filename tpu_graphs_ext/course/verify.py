@@ -99,9 +99,8 @@ def verify(model_dir: str, *, models_py: str = '', root: str = '',
   copy = origin.copy_of(model_dir)
   if copy and os.path.isfile(verdict.models_py) and (
       files.sha256(copy) != files.sha256(verdict.models_py)):
-    verdict.notes.append(
-        f'{verdict.models_py} is not the models.py that the model was trained '
-        f'with, which is {copy}')
+    verdict.notes.append(f'{verdict.models_py} is not the models.py that the '
+                         f'model was trained with, which is {copy}')
   verdict.facts.update(_facts(verdict))
   if verdict.run_info:  # Before the time is spent: it may be another's.
     _log.info('handing in %(class)s: %(trained)s', verdict.facts)
@@ -227,9 +226,8 @@ class _Grader:
       return
     odd = agreement.differences(self._predicted, answer.scores)
     same = len(answer.scores) - sum(name in answer.scores for name in odd)
-    self._verdict.facts['agrees'] = (
-        f'{same:,} of {len(answer.scores):,} kernels are ranked as in the run '
-        'file')
+    self._verdict.facts['agrees'] = (f'{same:,} of {len(answer.scores):,} '
+                                     'kernels are ranked as in the run file')
     if not odd:
       return
     these = (f'in the run file, {len(odd)} kernels '

@@ -64,8 +64,7 @@ def _contents(verdict: verify.Verdict) -> dict[str, bytes]:
   """Name -> content of all files; UserError if too large, or one is a link."""
   name = os.path.basename(verdict.model_dir)
   run_path = artifacts.run_path_of(verdict.model_dir)
-  paths = {MODELS_NAME: verdict.models_py,
-           os.path.basename(run_path): run_path,
+  paths = {MODELS_NAME: verdict.models_py, os.path.basename(run_path): run_path,
            **{f'{name}/{path}': os.path.join(verdict.model_dir, path)
               for path in files.ordinary_files(verdict.model_dir, MAX_BYTES)}}
   contents = {name: files.read_file(path, MAX_BYTES)

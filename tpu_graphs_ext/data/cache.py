@@ -92,10 +92,9 @@ def open_or_build(entry: str, dtypes: Mapping[str, Any],
       _build(temporary, dtypes, blocks)
     return read(Entry(entry))
   except (OSError, ValueError) as error:
-    raise UserError(
-        f'{os.path.dirname(entry)}: the cache cannot be written ({error}); '
-        'free some space, name another --cache_dir, or give an empty one to '
-        'do without a cache') from error
+    raise UserError(f'{os.path.dirname(entry)}: the cache cannot be written '
+                    f'({error}); free some space, name another --cache_dir, or '
+                    'give an empty one to do without a cache') from error
 
 
 def _build(entry: str, dtypes: Mapping[str, Any], blocks: Callable) -> None:

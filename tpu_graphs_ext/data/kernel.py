@@ -150,13 +150,13 @@ class Kernel(Problem):
   @classmethod
   def load(cls, path: str) -> Kernel:
     """Reads one .npz file, or a UserError; see `readable`."""
-    stored = rules.TILE.read(path)
+    stored = rules.TILE.read(os.path.expanduser(path))
     return cls(tile_id=tile_id_of(path), **{
         name: stored[key] for name, key in STORED_NAMES.items()})
 
   def save(self, folder: str) -> str:
     """Writes `<folder>/<tile_id>.npz`, the same bytes each time; its path."""
-    path = os.path.join(folder, self.tile_id + '.npz')
+    path = os.path.join(os.path.expanduser(folder), self.tile_id + '.npz')
     content = io.BytesIO()
     np.savez_compressed(content, **self.stored())
     files.write_file(path, content.getvalue())
@@ -164,7 +164,8 @@ class Kernel(Problem):
 
   def stored(self) -> dict[str, np.ndarray]:
     """The arrays under the names that they have in a file."""
-    return {key: getattr(self, name) for name, key in STORED_NAMES.items()}
+    return {key: np.asarray(getattr(self, name))
+            for name, key in STORED_NAMES.items()}
 
 
 def bounds_of(row: np.ndarray, group: str) -> list[int]:
@@ -179,9 +180,10 @@ def readable(kernel: Kernel, where: str = '') -> Kernel:
   Raises UserError if they make no sense together. Any feature widths and
   narrower numbers pass; not so in `check-data`.
   """
-  rules.TILE.require(kernel.stored(), where or kernel.tile_id)
+  stored = kernel.stored()
+  rules.TILE.require(stored, where or kernel.tile_id)
   return dataclasses.replace(kernel, **{
-      name: getattr(kernel, name).astype(field.dtype, copy=False)
+      name: stored[field.name].astype(field.dtype, copy=False)
       for name, field in rules.TILE.arrays.items()})
 
 
@@ -245,6 +247,9 @@ def _readable(kernels: Iterable[Kernel], folder: str) -> Iterator[Kernel]:
   """Kernels of equal columns, each `readable` when its turn comes."""
   first = None
   for kernel in kernels:
+    if not isinstance(kernel, Kernel):
+      raise UserError('kernels must be of the class Kernel, see Kernel.load; '
+                      f'got {type(kernel).__name__}')
     where = os.path.join(folder, kernel.tile_id + '.npz') if folder else ''
     kernel = readable(kernel, where)
     first = first or kernel
@@ -252,8 +257,7 @@ def _readable(kernels: Iterable[Kernel], folder: str) -> Iterator[Kernel]:
       width, expected = (
           getattr(other, name).shape[1] for other in (kernel, first))
       if width != expected:
-        raise UserError(
-            f'{where or kernel.tile_id}: {name} has {width} columns, but in '
-            f'{first.tile_id} it has {expected}; kernels read together must '
-            'have the same columns')
+        raise UserError(f'{where or kernel.tile_id}: {name} has {width} '
+                        f'columns, but in {first.tile_id} it has {expected}; '
+                        'kernels read together must have the same columns')
     yield kernel

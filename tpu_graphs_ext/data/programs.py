@@ -151,9 +151,8 @@ def _of_entry(path: str, entry: cache.Entry) -> Program:
       # The next run would not notice before it reads this block.
       with contextlib.suppress(OSError):
         os.remove(os.path.join(entry.folder, cache.META_FILE))
-      raise UserError(
-          f'{entry.folder}: {error}, so the cache is damaged; run the command '
-          'again, which builds it anew') from error
+      raise UserError(f'{entry.folder}: {error}, so the cache is damaged; run '
+                      'the command again, which builds it anew') from error
     return layouts[configs].astype(np.float32)
 
   return Program(

@@ -58,8 +58,7 @@ def read_dataset(data_root: str, *, min_train_configs: int = -1,
 
 
 def read_kernels(path: str, *, min_configs: int = MIN_CONFIGS,
-                 cache_dir: str = '',
-                 limit: int | None = None) -> Partition:
+                 cache_dir: str = '', limit: int | None = None) -> Partition:
   """Reads the kernels of one folder, sorted by file name, or of one file.
 
   Those of a folder with fewer than `min_configs` configurations are left out.

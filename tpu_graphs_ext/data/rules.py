@@ -158,8 +158,7 @@ _READ = (
     Rule((IDS, 'node_feat'), _no_such_row, 'a node must be in 0 to {last}'),
     Rule((IDS,), _repeated, 'an earlier row is the same node'))
 _CHECKED = (
-    Rule(('node_opcode',),
-         lambda opcodes: ~np.isin(
+    Rule(('node_opcode',), lambda opcodes: ~np.isin(
              opcodes, [schema.UNKNOWN_OPCODE, *schema.OPCODE_NAMES]),
          f'it must be {schema.UNKNOWN_OPCODE} (unknown) or in the table of '
          f'opcodes (1 to {schema.NUM_OPCODES - 1})'),
@@ -169,8 +168,7 @@ _CHECKED = (
          'machine'),
     Rule(('edge_index',), lambda edges: edges[:, 0] <= edges[:, 1],
          'rows are (consumer, producer), and a producer comes before its '
-         'consumer'),
-    NO_LAYOUT)
+         'consumer'), NO_LAYOUT)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -246,10 +244,9 @@ class TaskRules:
       return ''
     for other in OF_TASK.values():
       if self.features not in names and other.features in names:
-        return (
-            f'is a file of the {other.task} task: it has {other.features} and '
-            f'no {self.features}; give files of the {self.task} task, of '
-            f'npz/{self.task}/ in the published data')
+        return (f'is a file of the {other.task} task: it has {other.features} '
+                f'and no {self.features}; give files of the {self.task} task, '
+                f'of npz/{self.task}/ in the published data')
     return ''
 
   def _wrong_sizes(self, arrays: Arrays,

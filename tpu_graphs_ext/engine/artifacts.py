@@ -50,9 +50,8 @@ def run_path_of(model_dir: str) -> str:
   """The run file of a model folder model_<hash>, else a UserError."""
   folder, name = os.path.split(files.full_path(model_dir))
   if not name.startswith('model_'):
-    raise UserError(
-        f'{model_dir}: a model folder is named model_<hash>, which tells its '
-        f'run file run_<hash>.jsonz; got {name!r}')
+    raise UserError(f'{model_dir}: a model folder is named model_<hash>, which '
+                    f'tells its run file run_<hash>.jsonz; got {name!r}')
   return os.path.join(folder, 'run_' + name[len('model_'):] + '.jsonz')
 
 
@@ -129,9 +128,7 @@ def load_run(model_dir: str, task: Task) -> Run:
     model_dir = pretrained.folder_of(model_dir)
   path = run_path_of(model_dir)
   files.remove_leftovers(os.path.dirname(path))  # The old model may come back.
-  if not os.path.isdir(files.full_path(model_dir)):
-    raise UserError(f'{model_dir}: there is no such model folder; name one '
-                    'that exists, or `latest`')
+  pretrained.require_folder(model_dir)
   run_info = read_run_file(path)
   if not task.owns(run_info):
     name = run_info.get('task')
@@ -196,9 +193,8 @@ def read_run_file(path: str) -> dict[str, Any]:
     if has_stats:
       FeatureStats.from_json(run_info['feature_stats'])
   except (ValueError, UserError) as error:
-    raise UserError(
-        f'{path}: cannot be read as a run file ({error}); copy it again from '
-        'where the model was trained') from error
+    raise UserError(f'{path}: cannot be read as a run file ({error}); copy it '
+                    'again from where the model was trained') from error
   return run_info
 
 

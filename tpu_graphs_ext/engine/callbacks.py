@@ -150,10 +150,9 @@ class Checkpoints(tf.keras.callbacks.Callback):
       saved_weights.require_sound(last)
       checkpoint.restore(last).assert_existing_objects_matched()
     except (ValueError, AssertionError, tf.errors.OpError) as error:
-      raise UserError(
-          f'{path}: does not fit the model ({reason_of(error)}); the file is '
-          'damaged, or the data or models.py changed since. Train without '
-          '--resume') from error
+      raise UserError(f'{path}: does not fit the model ({reason_of(error)}); '
+                      'the file is damaged, or the data or models.py changed '
+                      'since. Train without --resume') from error
 
   def on_epoch_end(self, epoch, logs=None):
     try:
@@ -217,9 +216,8 @@ class Epochs:
     except LossNotFiniteError as error:
       saved = self._save()
       self._folder.is_over = True
-      raise UserError(
-          f'{error}. {saved}. Try a lower --lr, another --losses, or '
-          '`check-data` on the data') from error
+      raise UserError(f'{error}. {saved}. Try a lower --lr, another --losses, '
+                      'or `check-data` on the data') from error
     except (MemoryError, tf.errors.ResourceExhaustedError) as error:
       raise UserError(
           f'out of memory or disk after epoch {self.progress.epochs} '

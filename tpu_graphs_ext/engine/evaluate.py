@@ -61,7 +61,7 @@ class ForeignRanker:
       raise UserError(
           f'{self.name}: lacks {len(missing)} of {len(problems)} '
           f'{self.task.problem}s of the data: {shortened(missing)}; it has '
-          f'{shortened(sorted(self.of)) or "none"}')
+          f'{shortened(sorted(map(str, self.of))) or "none"}')
     return ((problem, self.scored(problem)) for problem in problems)
 
   def scored(self, problem: Problem) -> Scores:
@@ -72,10 +72,10 @@ class ForeignRanker:
                        f'{self.name}: {problem.name}')
     try:
       scores = np.asarray(self.of[problem.name])
-      if np.iscomplexobj(scores):
-        raise TypeError('they are complex')
+      if scores.dtype.kind not in 'biufO':
+        raise TypeError(f'they are {scores.dtype.name}')
       scores = scores.astype(np.float64)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
       raise UserError(f'{self.name}: {problem.name}: {error}; scores must be '
                       'real numbers') from error
     # Duplicates are looked for in kernels alone, whose table is at hand.

@@ -107,10 +107,9 @@ def models_file_of(model_dir: str, run_info: Mapping[str, Any],
   if copy:
     copied = files.sha256(copy)
     if trained and copied != trained:
-      raise UserError(
-          f'{copy}: is not the models.py that the run was trained with (its '
-          f'SHA-256 is not {trained}); copy the model folder again, or name a '
-          'file with --models_py')
+      raise UserError(f'{copy}: is not the models.py that the run was trained '
+                      f'with (its SHA-256 is not {trained}); copy the model '
+                      'folder again, or name a file with --models_py')
     trained = copied
   chosen = files.full_path(loading.models_file)
   if not (trained and os.path.isfile(chosen)) or (

@@ -9,6 +9,7 @@ from __future__ import annotations
 import glob
 import os
 
+from tpu_graphs_ext import files
 from tpu_graphs_ext.data.schema import DEFAULT_TPU
 from tpu_graphs_ext.errors import UserError
 
@@ -30,13 +31,19 @@ def name_for(tpu: str) -> str:
   return f'{NAME}:{tpu}' if has_own else NAME
 
 
+def require_folder(name: str) -> None:
+  """Raises UserError unless a model folder is there, or is the package's."""
+  if not tpu_of(name) and not os.path.isdir(files.full_path(name)):
+    raise UserError(f'{name}: there is no such model folder; name one that '
+                    'exists, or `latest`')
+
+
 def folder_of(name: str) -> str:
   """The folder model_<hash> of a model of the package, or a UserError."""
   tpu = tpu_of(name)
   folders = glob.glob(os.path.join(glob.escape(FOLDER), '*', 'model_*'))
   by_tpu = {os.path.basename(os.path.dirname(each)): each for each in folders}
   if tpu not in by_tpu:
-    raise UserError(
-        f'{name}: the package has no model of a TPU {tpu}, only of '
-        f'{", ".join(sorted(by_tpu))}')
+    raise UserError(f'{name}: the package has no model of a TPU {tpu}, only of '
+                    f'{", ".join(sorted(by_tpu))}')
   return by_tpu[tpu]

@@ -54,8 +54,7 @@ def columns_of(measures: Iterable[str],
   """(measure, heading, column) of each column of some measures."""
   return [(measure, _HEADS[measure].format(k),
            f'{measure}_{k}' if measure in BY_K else measure)
-          for measure in measures
-          for k in (ks if measure in BY_K else [None])]
+          for measure in measures for k in (ks if measure in BY_K else [None])]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -271,8 +270,7 @@ def heads(measures: Iterable[str], ks: Sequence[int]) -> list[str]:
 def cells(of: Union[Mapping[str, float], Summary], measures: Iterable[str],
           ks: Sequence[int], intervals: bool = False) -> list[str]:
   """A cell for each column of a row of a table or, with intervals, of means."""
-  return [cell(measure, of[column],
-               *(of.interval(column) if intervals else ()))
+  return [cell(measure, of[column], *(of.interval(column) if intervals else ()))
           for measure, _, column in columns_of(measures, ks)]
 
 

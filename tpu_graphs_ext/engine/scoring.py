@@ -97,8 +97,7 @@ class Ranker:
     """The problems in `data`, else a split; and where they were read from."""
     if not (data or all(getattr(loading, name, '') or name in self.args
                         for name in self.task.collection_args)):
-      raise UserError(f'{self.name}: --data must name its '
-                      f'{self.task.problem}s')
+      raise UserError(f'{self.name}: --data must name its {self.task.problem}s')
     source = os.fspath(data) or os.path.join(
         loading.data_root, *self.task.collection(self.args, loading), split)
     return source, self.task.read(source, loading)

@@ -1,18 +1,22 @@
 """Settings of training and of loading a model, which each task completes.
 
-The command line makes its flags from the fields, whose metadata are checked.
-This module imports no TensorFlow.
+The command line makes its flags from the fields, whose metadata are checked;
+`checked` does the same for the arguments of public functions. This module
+imports no TensorFlow.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import math
 import os
 import re
 import time
-from typing import Any, ClassVar, Optional
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Optional, TypeVar, Union
 
 from tpu_graphs_ext import files
 from tpu_graphs_ext.engine.task import Task
@@ -62,12 +66,19 @@ _KINDS = {'int': ((int,), 'a whole number'), 'str': ((str,), 'a text'),
           'dict': ((dict,), 'an object of names and values')}
 
 
-def wrong_kind(field: dataclasses.Field, value: Any) -> str:
-  """What a value must be by the field's annotation; '' if it is that."""
-  name = getattr(field.type, '__name__', field.type)
+def wrong_kind(annotation: Any, value: Any) -> str:
+  """What a value must be by a field's annotation; '' if it is that."""
+  name = getattr(annotation, '__name__', annotation)
   types, kind = _KINDS.get(re.sub(r'Optional\[|\]', '', name), ((), ''))
   is_left_out = value is None and name.startswith('Optional')
   return '' if is_left_out or type(value) in types else kind
+
+
+def _plain(value: Any) -> Any:
+  """As JSON has it: a path as text, a number of NumPy's as Python's."""
+  if getattr(value, 'shape', None) == () and hasattr(value, 'item'):
+    return value.item()
+  return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
 def _rule(value: Any, choices: Optional[tuple[str, ...]] = None,
@@ -91,13 +102,9 @@ class Checked:
 
   def __post_init__(self):
     for field in dataclasses.fields(self):
-      value = getattr(self, field.name)
-      if isinstance(value, os.PathLike):  # As JSON has values.
-        value = os.fspath(value)
-      elif getattr(value, 'shape', None) == ():  # A number of NumPy's.
-        value = value.item()
+      value = _plain(getattr(self, field.name))
       object.__setattr__(self, field.name, value)
-      if rule := wrong_kind(field, value):
+      if rule := wrong_kind(field.type, value):
         raise UserError(f'--{field.name}={value!r}: must be {rule}')
       if value is not None and (rule := _rule(value, **field.metadata)):
         raise UserError(f'--{field.name}={value}: must be {rule}')
@@ -189,8 +196,7 @@ class Training(Checked):
       if (value := getattr(self, name, default)) != default:
         run_id.append(f'{name}={value}')
     named = {
-        'batch_size': self.batch,
-        'learning_rate': self.lr,
+        'batch_size': self.batch, 'learning_rate': self.lr,
         'results_csv': self.results_csv or os.path.join(
             os.path.expanduser(self.out_dir), f'results_{milliseconds}'
             f'{self.CSV_SUFFIX.format(**vars(self))}.csv'),
@@ -228,3 +234,62 @@ class Loading(Checked):
           'models; name one, or one for each in their order')
     return [dataclasses.replace(self, models_py=path)
             for path in (paths if len(paths) > 1 else count * paths)]
+
+
+# ------------------------------------------------------------------- arguments
+
+_Function = TypeVar('_Function', bound=Callable)
+# Numbers among arguments count something, or limit it.
+_LIMITS = {int: {'least': 1}, float: {'positive': True}}
+
+
+def checked(function: _Function) -> _Function:
+  """A public function that takes only what its annotations say.
+
+  Raises UserError with the argument, its value and the rule. A path may be of
+  `pathlib`, a number of NumPy, and a list anything with such elements.
+  """
+  signature = inspect.signature(function)
+  hints = functools.cache(lambda: typing.get_type_hints(function))
+
+  @functools.wraps(function)
+  def call(*args, **kwargs):
+    bound = signature.bind(*args, **kwargs)
+    for name, value in bound.arguments.items():
+      default = signature.parameters[name].default
+      if value is not default:
+        hint = hints().get(name, Any)
+        value, rule = _taken(value, hint)
+        if rule:
+          raise UserError(f'{name}={value!r:.100}: must be {rule}')
+        if hint is str and default != '':
+          files.require_path(name, value)
+        bound.arguments[name] = value
+    return function(*bound.args, **bound.kwargs)
+
+  return call
+
+
+def _taken(value: Any, hint: Any) -> tuple[Any, str]:
+  """(the value as an annotation has it, the rule that it breaks or '')."""
+  value = _plain(value)
+  origin, inner = typing.get_origin(hint), typing.get_args(hint)
+  if origin is Union and inner[1:] == (type(None),):
+    return (None, '') if value is None else _taken(value, inner[0])
+  if hint is Any or inner[:1] == (Any,) or origin is Union:
+    return value, ''
+  if origin is Sequence:
+    is_list = isinstance(value, Iterable) and not isinstance(
+        value, (str, bytes, Mapping))
+    values = list(value) if is_list else [None]
+    taken = [_taken(each, inner[0])  # Of all lists those of numbers need one.
+             for each in values or [None] * (inner[0] is int)]
+    rule = next((f'a list, each {rule}' for _, rule in taken if rule), '')
+    return value if rule else [each for each, _ in taken], rule
+  if hint in (int, float, str, bool):
+    return value, wrong_kind(hint, value) or _rule(
+        value, **_LIMITS.get(hint, {}))
+  settings = isinstance(hint, type) and issubclass(hint, Checked)
+  return value, '' if isinstance(value, origin or hint) else 'a ' + ' or '.join(
+      each.__name__ for each in (hint.__subclasses__() if settings else [
+          origin or hint]))

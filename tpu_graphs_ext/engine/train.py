@@ -23,7 +23,7 @@ from tpu_graphs_ext.engine import (
   resume,
   scoring,
 )
-from tpu_graphs_ext.engine.settings import Training
+from tpu_graphs_ext.engine.settings import Training, checked
 from tpu_graphs_ext.engine.task import Splits
 
 _log = logging.getLogger(__name__)
@@ -66,6 +66,7 @@ class TrainResult:
     return '\n'.join(lines)
 
 
+@checked
 def train(settings: Training, further: callbacks.Further = ()) -> TrainResult:
   """Trains, keeps the best epoch, evaluates it, and predicts the test split.
 

@@ -126,8 +126,7 @@ def _convolution(node) -> list:
   return [
       dims.input_batch_dimension, dims.input_feature_dimension,
       *_first(dims.input_spatial_dimensions, spatial),
-      dims.kernel_input_feature_dimension,
-      dims.kernel_output_feature_dimension,
+      dims.kernel_input_feature_dimension, dims.kernel_output_feature_dimension,
       *_first(dims.kernel_spatial_dimensions, spatial),
       dims.output_batch_dimension, dims.output_feature_dimension]
 

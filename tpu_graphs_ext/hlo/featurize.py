@@ -76,8 +76,7 @@ def measured_kernels(path: str) -> list[Kernel]:
     return _measured(path, files.read_file(path).decode(errors='replace'))
   except (LookupError, TypeError, ValueError, AttributeError) as error:
     raise UserError(f'{path}: it, or modules.json beside it, is damaged '
-                    f'({type(error).__name__}: {reason_of(error)})'
-                    ) from error
+                    f'({type(error).__name__}: {reason_of(error)})') from error
 
 
 def _measured(path: str, text: str) -> list[Kernel]:

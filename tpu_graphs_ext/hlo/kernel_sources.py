@@ -83,6 +83,12 @@ def read_source(source: Any, shapes: Any = '', tpu: str = schema.DEFAULT_TPU,
   return compiled(open_source(source, shapes, tpu, jax_python), progress)
 
 
+def is_program(source: Any) -> bool:
+  """Whether it is a path, a function, its name, or lowered by `jax.jit`."""
+  return (isinstance(source, (str, os.PathLike)) or callable(source)
+          or hasattr(source, 'compiler_ir'))
+
+
 def open_source(source: Any, shapes: Any = '', tpu: str = schema.DEFAULT_TPU,
                 jax_python: str = '') -> Source:
   """The part of `read_source` before the compiler, which takes longest."""
@@ -90,6 +96,10 @@ def open_source(source: Any, shapes: Any = '', tpu: str = schema.DEFAULT_TPU,
   tpu = libtpu.generation(tpu)
   if isinstance(source, os.PathLike):
     source = os.fspath(source)
+  if not is_program(source):
+    raise UserError('a program must be a file, a function, its name as module:'
+                    'function, or what jax.jit(function).lower(...) returned; '
+                    f'got {type(source).__name__}')
   if not isinstance(source, str) or lowering.names_function(source):
     libtpu.library()
     name = source if isinstance(source, str) else getattr(
@@ -214,10 +224,9 @@ def _from_compiled(name: str, program: tpu_compiler.CompiledProgram,
     written = (f'{shortened(program.pallas)}: written in Pallas, so the author '
                'chooses the blocks, and the compiler no tile')
     if not kernels:
-      raise UserError(
-          f'{name}: has no kernel to rank. {written}. If it is one matrix '
-          'product, rank its blocks: --blocks usual with a plain function of '
-          'that product')
+      raise UserError(f'{name}: has no kernel to rank. {written}. If it is one '
+                      'matrix product, rank its blocks: --blocks usual with a '
+                      'plain function of that product')
     notes.append(written)
   left_out = {**program.passed_over,
               'scalar operation': len(program.kernels) - len(kernels)}
@@ -242,10 +251,9 @@ def _from_compiled(name: str, program: tpu_compiler.CompiledProgram,
   if program.open_loops:
     share = sum(kernel.share or 0 for kernel in distinct
                 if kernel.compiled.in_open_loop)
-    notes.append(
-        f'loops with an unknown number of trips: {program.open_loops}; their '
-        f'kernels, marked *, count once: {100 * share:.1f} % of the time, or '
-        'more')
+    notes.append('loops with an unknown number of trips: '
+                 f'{program.open_loops}; their kernels, marked *, count once: '
+                 f'{100 * share:.1f} % of the time, or more')
   return Source(name, distinct, notes, [f'{name}: {fault}' for fault in faults])
 
 
@@ -283,10 +291,9 @@ def source_kernel(compiled: tpu_compiler.CompiledKernel,
   nodes = list(protos.nodes(compiled.module))
   for node in nodes:
     if len(node.shape.dimensions) > schema.MAX_DIMS:
-      raise UserError(
-          f'{name}: {node.name} has {len(node.shape.dimensions)} dimensions; '
-          f'features have columns for {schema.MAX_DIMS}, so this kernel cannot '
-          'be ranked')
+      raise UserError(f'{name}: {node.name} has {len(node.shape.dimensions)} '
+                      'dimensions; features have columns for '
+                      f'{schema.MAX_DIMS}, so this kernel cannot be ranked')
   opcodes = sorted({node.opcode for node in nodes} - set(schema.OPCODES))
   types = sorted({protos.TYPE_NAMES.get(node.shape.element_type, 'new types')
                   for node in nodes} - set(schema.ELEMENT_TYPES))

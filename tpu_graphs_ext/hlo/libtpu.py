@@ -82,10 +82,9 @@ def library() -> str:
   path = named or (spec and os.path.join(
       os.path.dirname(spec.origin), 'libtpu.so'))
   if not path or not os.path.isfile(path):
-    raise UserError(
-        f'the TPU compiler is missing ({path or "not installed"}): '
-        f'{how_to_install("tpu")} (Python 3.11 or newer on Linux, x86-64), or '
-        f'set {LIBRARY_VARIABLE}=/path/to/libtpu.so')
+    raise UserError(f'the TPU compiler is missing ({path or "not installed"}): '
+                    f'{how_to_install("tpu")} (Python 3.11 or newer on Linux, '
+                    f'x86-64), or set {LIBRARY_VARIABLE}=/path/to/libtpu.so')
   return os.path.abspath(path)
 
 

@@ -202,8 +202,7 @@ def _step(index: int, after: Value) -> Optional[int]:
   return None
 
 
-def _trips(node, values: _Values, initial: list,
-           steps: list) -> Optional[int]:
+def _trips(node, values: _Values, initial: list, steps: list) -> Optional[int]:
   """How often a condition holds, one trip after the other."""
   if node.opcode in _FORWARDS:
     return _trips(values.nodes[node.operand_ids[0]], values, initial, steps)

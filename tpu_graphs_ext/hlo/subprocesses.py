@@ -37,8 +37,7 @@ _running: set[subprocess.Popen] = set()
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
-def lower_named(target: str, arguments: str,
-                jax_python: str = '') -> bytes:
+def lower_named(target: str, arguments: str, jax_python: str = '') -> bytes:
   """`lowering.lower_named` in a process of this Python or another with JAX."""
   return _run('lower', [target, arguments], python=jax_python)
 
@@ -161,9 +160,8 @@ def _compile(library: str, topology: str) -> bytes:
     compiler = libtpu.Compiler(library, topology)
   except (OSError, AttributeError, libtpu.PjrtError) as error:
     raise UserError(
-        f'{library}: the TPU compiler cannot be loaded '
-        f'({reason_of(error)}); for the version that was tested '
-        f'{how_to_install("tpu")}') from error
+        f'{library}: the TPU compiler cannot be loaded ({reason_of(error)}); '
+        f'for the version that was tested {how_to_install("tpu")}') from error
   results = []
   for arguments in pickle.load(sys.stdin.buffer):
     try:

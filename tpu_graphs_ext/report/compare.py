@@ -44,8 +44,7 @@ def measures_of(task: ShippedTask) -> list[Measure]:
   return [
       Measure(column, name, f'more {name}') if measure in results.SCORES else
       Measure(column, name, f'percentage points less slowdown at {name[:-2]}',
-              100, 2, False)
-      for measure, name, column in results.columns_of(
+              100, 2, False) for measure, name, column in results.columns_of(
           task.compared_by, task.top_ks)]
 
 
@@ -121,10 +120,9 @@ def measured(groups: Sequence[Group], data: str, loading: LoadSettings,
       comparison = comparison or Comparison(task, source, evaluate.labelled(
           task.read(source, run_loading), source, task))
       if source != comparison.source:
-        raise UserError(
-            f'its data is {source}, so it is not compared with runs on '
-            f'{comparison.source}; measure all of them on one --data, or make '
-            'a page for each')
+        raise UserError(f'its data is {source}, so it is not compared with '
+                        f'runs on {comparison.source}; measure all of them on '
+                        'one --data, or make a page for each')
       ranker = scoring.load_ranker(run.model_dir, run_loading)
       comparison.groups.setdefault(group.name, []).append(Measured(
           run, ranker, evaluate.measure(
@@ -190,8 +188,7 @@ def section(comparison: Comparison, looks: Looks) -> dict[str, Any]:
       'data': f'{data}: {comparison.source}', 'means': means_table(comparison),
       'overall': _figure(measures[0], '', f'{task.problem}s', every, looks),
       'programs': by(comparison, 'program', looks),
-      'kinds': by(comparison, 'kind', looks),
-      'distributions': [
+      'kinds': by(comparison, 'kind', looks), 'distributions': [
           distribution(values, measure, looks)
           for measure, values in comparison.values.items()
           if not measure.higher_is_better],
@@ -294,8 +291,7 @@ def by(comparison: Comparison, column: str, looks: Looks) -> dict[str, Any]:
   return {'figures': figures, 'tables': tables}
 
 
-def _parts(values: pd.DataFrame,
-           masks: Mapping[str, pd.Series]) -> list[tuple]:
+def _parts(values: pd.DataFrame, masks: Mapping[str, pd.Series]) -> list[tuple]:
   """(name, number of problems, who chooses -> (mean, low, high)) of parts."""
   return [(name, mask.sum(), {who: _mean_interval(values[who][mask])
                                for who in values})
@@ -340,8 +336,7 @@ def distribution(values: pd.DataFrame, measure: Measure,
       f'Distribution of the slowdown, {measure.name}',
       '; '.join(f'{name}: median {of.median():.2f} %, 90 % within '
                 f'{of.quantile(0.9):.1f} %, worst {of.max():.1f} %'
-                for name, of in known.items()) + '.',
-      page.svg(draw, 3.1))
+                for name, of in known.items()) + '.', page.svg(draw, 3.1))
 
 
 def differences(comparison: Comparison) -> Optional[page.Table]:

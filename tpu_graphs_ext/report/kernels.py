@@ -18,8 +18,7 @@ from tpu_graphs_ext.report.page import Look
 from tpu_graphs_ext.tasks import feature_stats
 
 
-def section(comparison: Comparison, count: int,
-            looks: Looks) -> dict[str, Any]:
+def section(comparison: Comparison, count: int, looks: Looks) -> dict[str, Any]:
   """Everything that the template shows of single kernels."""
   if not (comparison.task.has_geometry and count):
     return {}
@@ -116,8 +115,7 @@ def _scatter(kernel: Kernel, look: Look, scores: Scores, best: int,
       f'{kernel.tile_id}',
       f'Each mark is a tile. The one tried first is {by_place[0]:.1f} % '
       f'slower than the best one, which has place {best_place} of '
-      f"{len(by_place)}. Kendall's tau is {page.number(tau)}.",
-      page.svg(draw))
+      f"{len(by_place)}. Kendall's tau is {page.number(tau)}.", page.svg(draw))
 
 
 def _tiles_table(kernel: Kernel, scores: Mapping[str, Scores], best: int,
@@ -133,8 +131,7 @@ def _tiles_table(kernel: Kernel, scores: Mapping[str, Scores], best: int,
     if any(bounds):
       rows.append((group, *(of or page.NOTHING for of in bounds)))
   rows += [
-      ('measured, us', *(_plain(kernel.runtime_ns[c] / 1000)
-                         for c in configs)),
+      ('measured, us', *(_plain(kernel.runtime_ns[c] / 1000) for c in configs)),
       ('% over the best', *(page.number(slowdown[c]) for c in configs)),
       *((f'place that {name} predicts', *(order.index(c) + 1 for c in configs))
         for name, order in orders.items()),
@@ -144,8 +141,7 @@ def _tiles_table(kernel: Kernel, scores: Mapping[str, Scores], best: int,
       ('', 'best', *(f'chosen by {name}' for name in orders)), rows)
 
 
-def cost_rows(kernel: Kernel,
-              configs: Sequence[int]) -> list[tuple[str, ...]]:
+def cost_rows(kernel: Kernel, configs: Sequence[int]) -> list[tuple[str, ...]]:
   """What tiles cost, as models with tile geometry compute it.
 
   None if the file lacks columns, or the kernel has several products, of which

@@ -45,9 +45,8 @@ def require_packages() -> None:
     import jinja2  # noqa: F401
     import matplotlib  # noqa: F401
   except ImportError as error:
-    raise UserError(
-        f'report draws with packages that are not installed ({error}); '
-        f'{how_to_install("report")}') from error
+    raise UserError('report draws with packages that are not installed '
+                    f'({error}); {how_to_install("report")}') from error
 
 
 def render(**content: Any) -> str:

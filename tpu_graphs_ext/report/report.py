@@ -21,8 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 def report(paths: Sequence[str], *, out: str, data: str = '',
-           num_kernels: int = KERNELS,
-           loading: LoadSettings = LoadSettings(),
+           num_kernels: int = KERNELS, loading: LoadSettings = LoadSettings(),
            foreign: Sequence[ForeignRanker] = ()) -> str:
   """Writes a page about training runs; returns its path.
 
@@ -141,8 +140,7 @@ def flags_table(groups: Sequence[Group]) -> page.Table:
   table = table.rename_axis('name').sort_values(['', 'name']).reset_index()
   return page.Table(
       'What the groups were trained with, as the run files name it; '
-      f'{page.NOTHING}: not given', ('name', '', *names),
-      table.values.tolist())
+      f'{page.NOTHING}: not given', ('name', '', *names), table.values.tolist())
 
 
 def learning_curves(every: Sequence[Group], looks: Looks) -> list[page.Figure]:

@@ -90,9 +90,8 @@ def unpacked(path: str, file_format: int,
     return read(arrays, about)
   except (OSError, EOFError, ValueError, LookupError,
           lzma.LZMAError) as error:
-    raise UserError(
-        f'{path}: cannot be read ({error}); it is a part of the package: '
-        'install the package again') from error
+    raise UserError(f'{path}: cannot be read ({error}); it is a part of the '
+                    'package: install the package again') from error
 
 
 def _kernels(arrays, about) -> list[CompiledKernel]:

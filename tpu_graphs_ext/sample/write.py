@@ -63,8 +63,7 @@ class SampleDataSettings:
         ('seed', self.seed >= 0, 'at least 0'),
         ('tpu', self.tpu in CLOCK_GHZ, f'one of {", ".join(CLOCK_GHZ)}')):
       if not holds:
-        raise UserError(
-            f'--{name} must be {rule}; got {getattr(self, name)!r}')
+        raise UserError(f'--{name} must be {rule}; got {getattr(self, name)!r}')
 
 
 @dataclasses.dataclass(frozen=True)

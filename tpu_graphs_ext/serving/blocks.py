@@ -77,7 +77,7 @@ def rank_function(function: Union[str, Callable[..., Any]], shapes: Any,
 
   With `check` the choices are compiled, by `block_kernels.checked`.
   """
-  libtpu.generation(tpu)  # Said before anything is lowered.
+  tpu = libtpu.generation(tpu)  # Said before anything is lowered.
   lowered = kernel_sources.lowered(function, shapes, jax_python)
   product = products.product_of(protos.as_module(lowered))
   ranking = rank_blocks(product, tpu, blocks, top, vmem_limit)

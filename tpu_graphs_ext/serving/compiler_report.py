@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Callable, Optional
 
 from tpu_graphs_ext.data import schema
+from tpu_graphs_ext.engine.settings import checked
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import costs, kernel_sources
 
@@ -71,6 +72,7 @@ def to_csv(reports: Sequence[CompilerReport]) -> str:
   return file.getvalue()
 
 
+@checked
 def kernels(source: Any, shapes: Any = '', tpu: str = schema.DEFAULT_TPU,
             jax_python: str = '',
             progress: Optional[Callable[[float], None]] = None

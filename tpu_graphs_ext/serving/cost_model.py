@@ -17,7 +17,7 @@ from tpu_graphs_ext.analytic import explain
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import STORED_NAMES, Kernel, readable
 from tpu_graphs_ext.engine import pretrained, rank, scoring
-from tpu_graphs_ext.engine.settings import TOP_CONFIGS
+from tpu_graphs_ext.engine.settings import TOP_CONFIGS, checked
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import kernel_sources, libtpu
 from tpu_graphs_ext.hlo.features import config_features
@@ -86,7 +86,8 @@ class CostModel:
           for rows, spec in zip((30, 30, 30, 1000), self._specs)))
 
   @classmethod
-  def load(cls, model_dir: Union[str, os.PathLike[str]] = pretrained.NAME,
+  @checked
+  def load(cls, model_dir: str = pretrained.NAME,
            loading: LoadSettings = LoadSettings(), *,
            tpu: str = '') -> CostModel:
     """Loads the package's model, or one that you trained; or a UserError.
@@ -100,15 +101,15 @@ class CostModel:
       tpu: of the package's models, that of this generation, such as 'v6e';
         '' for a TPU v3.
     """
-    name, tpu = os.fspath(model_dir), tpu and libtpu.generation(tpu)
-    if tpu and name != pretrained.NAME:
+    tpu = tpu and libtpu.generation(tpu)
+    if tpu and model_dir != pretrained.NAME:
       raise UserError(f'tpu={tpu!r}: chooses among the models of the package; '
-                      f'leave it out to load {name}')
+                      f'leave it out to load {model_dir}')
     if tpu:
-      name = pretrained.name_for(tpu)
-    model = cls(scoring.load_ranker(name, loading))
-    model._loaded = (name if pretrained.tpu_of(name)
-                     else files.full_path(name)), loading
+      model_dir = pretrained.name_for(tpu)
+    model = cls(scoring.load_ranker(model_dir, loading))
+    model._loaded = (model_dir if pretrained.tpu_of(model_dir)
+                     else files.full_path(model_dir)), loading
     return model
 
   def __reduce__(self):
@@ -140,6 +141,7 @@ class CostModel:
     self._require_own_process()
     return self._scores_of(self._with_tiles(kernel_of(kernel), bounds)).of_tiles
 
+  @checked
   def rank(self, kernel: Union[KernelLike, Callable[..., Any]],
            shapes: Any = None, *, top: int = TOP_CONFIGS,
            bounds: Optional[BoundsLike] = None,
@@ -169,8 +171,8 @@ class CostModel:
       blocks: for a function that is one matrix product, which you write as a
         Pallas kernel: the (bm, bk, bn) to choose from, in elements, or 'usual';
         see docs/blocks.md. A formula ranks them, not the trained model.
-      tpu: for a program: v2, v3, v4, v5e, v5p, v6e or v7x; '': the model's
-        generation, or v3 for a model that you trained.
+      tpu: for a program or legal tiles: v2, v3, v4, v5e, v5p, v6e or v7x; '':
+        the model's generation, or v3 for a model that you trained.
       jax_python: for a function's name and HLO text: the Python with JAX; '':
         this.
       progress: called about twice a second, with the seconds of compiling.
@@ -186,32 +188,32 @@ class CostModel:
       `BlockRanking`: its `choices`, best first, have `block` and the
       `vmem_limit_bytes` that such a kernel must ask for.
 
-    Raises UserError as `score` does, and if `top` is below 1, no tile of the
-    kernel fits on-chip memory, or a function cannot be compiled for a TPU.
+    Raises UserError as `score` does, and if no tile of the kernel fits on-chip
+    memory, arguments do not go together, or a function cannot be compiled.
     """
-    if not isinstance(top, (int, np.integer)) or top < 1:
-      raise UserError(f'top={top!r}: must be a whole number of at least 1')
     self._require_own_process()
-    tpu = tpu or self._ranker.tpu or schema.DEFAULT_TPU
-    is_file = isinstance(kernel, (str, os.PathLike))
-    if blocks is not None or shapes is not None or not (
-        isinstance(kernel, (Kernel, Mapping))
-        or (is_file and os.fspath(kernel).endswith('.npz'))):
+    tpu = libtpu.generation(tpu or self._ranker.tpu or schema.DEFAULT_TPU)
+    if vmem_limit is not None and blocks is None:
+      raise UserError('vmem_limit= goes with blocks=')
+    if kernel_sources.is_program(kernel) and not str(kernel).endswith('.npz'):
       return self._rank_program(kernel, shapes, top, bounds, blocks, tpu,
                                 jax_python, vmem_limit, progress)
     kernel = kernel_of(kernel)
-    if bounds is None and not kernel.config_feat.size:
-      bounds = self._legal_tiles(kernel)
+    if shapes is not None or blocks is not None:
+      raise UserError('shapes= and blocks= go with a program, but '
+                      f'{kernel.tile_id} is a kernel')
+    if tpu != (self._ranker.tpu or tpu):
+      raise UserError(f'tpu={tpu!r}: goes with a program; this model ranks the '
+                      f"tiles of kernels of a TPU {self._ranker.tpu}: leave it "
+                      'out, or load another with CostModel.load(tpu=...)')
+    if bounds is None and not np.size(kernel.config_feat):
+      bounds = self._legal_tiles(kernel, tpu)
     kernel = self._with_tiles(kernel, bounds)
     return rank.ranking_of(kernel, self._scores_of(kernel), top)
 
   def _rank_program(
       self, program, shapes, top, bounds, blocks, tpu, jax_python, vmem_limit,
-      progress
-  ) -> Union[SourceRanking, blocks_lib.BlockRanking]:
-    if not (callable(program) or hasattr(program, 'compiler_ir')
-            or isinstance(program, (str, os.PathLike))):
-      kernel_of(program)  # Says what a kernel may be.
+      progress) -> Union[SourceRanking, blocks_lib.BlockRanking]:
     if bounds is not None:
       raise UserError('bounds= goes with a kernel; a program has several')
     if isinstance(program, (str, os.PathLike)) and not isinstance(
@@ -249,15 +251,16 @@ class CostModel:
                       'products, of which the formula counts only the last')
     return explainer.explain(explainer.tiles(rows))[0]
 
-  def _explainer(self, kernel: Kernel) -> explain.Explainer:
+  def _explainer(self, kernel: Kernel, tpu: str = '') -> explain.Explainer:
     tile_search.require_tpu(self._ranker)
     readable(never_timed(kernel, np.zeros((1, _CONFIG_WIDTH), np.float32)))
-    return tile_search.explainer_of(self._ranker, kernel)
+    return tile_search.explainer_of(self._ranker, kernel, tpu=tpu)
 
-  def _legal_tiles(self, kernel: Kernel) -> np.ndarray:
+  def _legal_tiles(self, kernel: Kernel, tpu: str) -> np.ndarray:
     """Rows of `config_feat`, float32 [tiles, 24]."""
-    explainer = self._explainer(kernel)
-    legal, notes = tile_search.legal_tiles(explainer, kernel)
+    explainer = self._explainer(kernel, tpu)
+    legal, notes = tile_search.legal_tiles(explainer, never_timed(
+        kernel, np.zeros((0, _CONFIG_WIDTH), np.float32)))
     if not len(legal.tiles):
       reason = (f'none of its {legal.combinations:,} tiles fits on-chip '
                 'memory, by estimate') if legal.combinations else notes[0]
@@ -265,13 +268,12 @@ class CostModel:
                       'bounds=')
     return tile_search.config_rows(explainer.loops, legal.tiles)
 
-  def _with_tiles(self, kernel: Kernel,
-                  bounds: Optional[BoundsLike]) -> Kernel:
+  def _with_tiles(self, kernel: Kernel, bounds: Optional[BoundsLike]) -> Kernel:
     """The kernel with the tiles to score as its configurations, checked."""
     if bounds is not None:
       kernel = never_timed(kernel, config_rows(
           bounds, lambda: self._explainer(kernel).loops.largest()))
-    elif not kernel.config_feat.size:
+    elif not np.size(kernel.config_feat):
       raise UserError(f'{kernel.tile_id}: has no config_feat; name the tiles '
                       'with bounds=')
     return readable(kernel)
@@ -307,7 +309,7 @@ def kernel_of(kernel: KernelLike) -> Kernel:
   if isinstance(kernel, Kernel):
     return kernel
   if isinstance(kernel, (str, os.PathLike)):
-    return Kernel.load(os.path.expanduser(os.fspath(kernel)))
+    return Kernel.load(os.fspath(kernel))
   names = set(kernel) if isinstance(kernel, Mapping) else set()
   if not set(_GRAPH) <= names <= set(STORED_NAMES.values()):
     raise UserError(
@@ -338,10 +340,9 @@ def config_rows(bounds: BoundsLike, limits: Callable) -> np.ndarray:
     if output.ndim != 2 or filters.ndim != 2:
       raise ValueError
   except (ValueError, TypeError, LookupError) as error:
-    raise UserError(
-        f'bounds={bounds!r:.100}: must be a list of at least one tile, such as '
-        "[16, 32] or, with a filter's bounds, ([16, 32], [4, 8]), or rows of "
-        f'{_CONFIG}') from error
+    raise UserError(f'bounds={bounds!r:.100}: must be a list of at least one '
+                    "tile, such as [16, 32] or, with a filter's bounds, ([16, "
+                    f'32], [4, 8]), or rows of {_CONFIG}') from error
   if output.shape[1] == _CONFIG_WIDTH:
     return output.astype(np.float32)
   for table, most, of in zip(

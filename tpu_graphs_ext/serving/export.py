@@ -16,6 +16,7 @@ import tensorflow as tf
 from tpu_graphs_ext import files
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.engine import artifacts, scoring
+from tpu_graphs_ext.engine.settings import checked
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.serving import tf_program
 from tpu_graphs_ext.tasks.tile import LoadSettings
@@ -42,6 +43,7 @@ class Export:
         f'  -> {tf_program.OUTPUT:<9} float32 [configs], lower is faster'])
 
 
+@checked
 def export(model_dir: str, out: str,
            loading: LoadSettings = LoadSettings()) -> Export:
   """Writes a model for programs that have neither this package nor TF-GNN.
@@ -76,11 +78,8 @@ def export(model_dir: str, out: str,
               artifacts.load_run(model_dir, loading.task).model_dir)),
           'num_ops': ranker.num_ops,
           'files': files.sums(temporary)}, indent=2).encode())
-  except OSError as error:
+  except (OSError, tf.errors.OpError) as error:
     raise files.cannot_be_written(f'--out={path}', error) from error
-  except tf.errors.OpError as error:  # So TensorFlow reports a full disk.
-    raise UserError(f'--out={path}: cannot be written ({str(error)[:300]}); '
-                    'free some space, or choose another place') from error
   inputs = {}
   for spec, field in zip(
       program.get_concrete_function().structured_input_signature[0],

@@ -93,8 +93,7 @@ def kernel(product: Any, block: tuple, vmem_limit_bytes: Optional[int],
       in_specs=[pl.BlockSpec((None, bm, bk), lambda b, i, j, s: (b, i, s)),
                 *[pl.BlockSpec((None, bk, bn), lambda b, i, j, s: (b, s, j))
                   ] * count, *([result_spec] if extra else [])],
-      out_specs=result_spec,
-      out_shape=jax.ShapeDtypeStruct(
+      out_specs=result_spec, out_shape=jax.ShapeDtypeStruct(
           (product.batch, product.m, product.n), out_type),
       scratch_shapes=[pltpu.VMEM((bm, bn), sum_type)] * (
           count if steps > 1 else 0),

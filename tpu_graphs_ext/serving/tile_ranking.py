@@ -138,8 +138,7 @@ def _details(ranking: KernelRanking, verbose: bool) -> str:
       f'({shortened(ranking.opcodes, 6)}), {tiles}',
       *([f'  {ranking.op_name}'] if ranking.op_name else []),
       *(['  a product of M = {:,}, N = {:,}, K = {:,}'.format(*ranking.product)]
-        if ranking.product else []),
-      *(f'  {note}' for note in ranking.notes)]
+        if ranking.product else []), *(f'  {note}' for note in ranking.notes)]
   if ranking.unfamiliar:
     lines.append('  its order is less certain, unlike in training: ' +
                  shortened(list(map(_outside, ranking.unfamiliar)), 2))

@@ -160,8 +160,7 @@ def rank_kernel(ranker: scoring.Ranker, source: kernel_sources.SourceKernel,
       opcodes=_opcodes(kernel), product=explainer.loops.product,
       combinations=legal.combinations, fitting=legal.fitting,
       scored=len(legal.tiles), choices=choices, default=default,
-      default_from=default_from,
-      notes=[*source.notes, *default_notes, *notes],
+      default_from=default_from, notes=[*source.notes, *default_notes, *notes],
       unfamiliar=unfamiliar)
 
 
@@ -193,11 +192,10 @@ def legal_tiles(explainer: explain.Explainer, kernel: Kernel
   loops, notes = explainer.loops, []
   if kernel.num_configs and feature_stats.what_tiles_count(
       [kernel])[0] == 'elements':
-    raise UserError(
-        f'{kernel.tile_id}: its tiles count elements, not layout tiles, so '
-        'they are not for a TPU, the only hardware whose legal tiles are '
-        'known; to rank those of the file, train a model on such tiles and '
-        'give it to evaluate or predict')
+    raise UserError(f'{kernel.tile_id}: its tiles count elements, not layout '
+                    'tiles, so they are not for a TPU, the only hardware whose '
+                    'legal tiles are known; to rank those of the file, train a '
+                    'model on such tiles and give it to evaluate or predict')
   listed = explainer.tiles(kernel.config_feat)
   if loops.products > 1:
     notes.append(f'it fuses {loops.products} products, and only tiles of a '
@@ -228,8 +226,7 @@ def _scores(ranker: scoring.Ranker, kernel: Kernel, rows: np.ndarray,
            for start in range(0, len(rows), _AT_ONCE)]
   with ThreadPoolExecutor(min(threads.cores(), at_once)) as pool:
     return np.concatenate(list(pool.map(
-        lambda part: ranker.scored(never_timed(kernel, part)).of_tiles,
-        parts)))
+        lambda part: ranker.scored(never_timed(kernel, part)).of_tiles, parts)))
 
 
 def _default(kernel: Kernel, default_from: str, explainer: explain.Explainer,

@@ -41,7 +41,7 @@ def filled(cls: type, content: Any, where: str) -> Any:
   for key, value in content.items():
     _require(key in fields,
              f'{where}: must have the keys {", ".join(fields)}', key)
-    kind = wrong_kind(fields[key], value)
+    kind = wrong_kind(fields[key].type, value)
     _require(not kind and (type(value) is not float or math.isfinite(value)),
              f'{where}: {key}: must be {kind or "finite"}', value)
   try:

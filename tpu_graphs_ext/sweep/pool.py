@@ -200,8 +200,7 @@ def _work(handle: int, workers: int) -> None:
 
 
 @contextlib.contextmanager
-def _cluster(address: str,
-             workers: int) -> Iterator[tuple[Callable, Callable]]:
+def _cluster(address: str, workers: int) -> Iterator[tuple[Callable, Callable]]:
   """The same on the workers of a Dask cluster, which may come and go."""
   try:
     import distributed
@@ -217,10 +216,9 @@ def _cluster(address: str,
              lambda: workers or max(1, len(client.nthreads())))
   except (OSError, ValueError, RuntimeError, TimeoutError, CancelledError,
           distributed.TimeoutError) as error:
-    raise UserError(
-        f'--scheduler={address}: no scheduler with workers answers there '
-        f'({reason_of(error)}). What is finished is kept: start them, then the '
-        'same command') from error
+    raise UserError(f'--scheduler={address}: no scheduler with workers answers '
+                    f'there ({reason_of(error)}). What is finished is kept: '
+                    'start them, then the same command') from error
 
 
 def is_wanted() -> bool:

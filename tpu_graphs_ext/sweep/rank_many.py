@@ -88,8 +88,7 @@ def rank_many(model_dir: str, places: Sequence[str], out: str, *,
                        top_k=top_k, tpu=tpu)
   kernels, tiles, errors = 0, 0, []
   with _journal(out_path + '.partial', settings.basis) as journal:
-    left = [file for file in chosen
-            if journal.key(file) not in journal.places]
+    left = [file for file in chosen if journal.key(file) not in journal.places]
     _rank(settings, left, journal, len(chosen), workers, scheduler)
     with files.new_file(out_path) as target:
       for line in (line for file in chosen for line in journal.read(file)):
@@ -111,8 +110,7 @@ def _hash_of(content: Any) -> str:
   return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def _settings(model_dir: str, loading: LoadSettings,
-              **asked: Any) -> Settings:
+def _settings(model_dir: str, loading: LoadSettings, **asked: Any) -> Settings:
   """All that a worker must know, with the hash of it and of the model."""
   import numpy as np
   import tensorflow as tf
@@ -120,16 +118,14 @@ def _settings(model_dir: str, loading: LoadSettings,
   run = artifacts.load_run(model_dir, loading.task)
   folder = files.full_path(run.model_dir)
   stats, num_ops = scoring.normalisation(run, loading)
-  models_py = files.full_path(
-      origin.models_file_of(folder, run.info, loading))
+  models_py = files.full_path(origin.models_file_of(folder, run.info, loading))
   basis = _hash_of([
       _FORMAT, tpu_graphs_ext.__version__, tf.__version__, np.__version__,
       run.info, files.sums(folder), files.sha256(models_py), stats.to_json(),
       num_ops, loading.keep_repeats, asked])
   return Settings(basis, folder, dataclasses.replace(
       loading, models_py='' if models_py == loading.task.models_file
-      else models_py,
-      data_root=files.full_path(loading.data_root)), **asked)
+      else models_py, data_root=files.full_path(loading.data_root)), **asked)
 
 
 def _rank(settings: Settings, left: Sequence[Found], journal: _Journal,
@@ -233,8 +229,7 @@ def _legal(settings: Settings, path: str) -> Iterator[Any]:
           ranker, source_kernel, settings.top_k, at_once=1, tpu=source.tpu)
       values = ranking.to_json()
       yield {'tile_id': values.pop('name'), **values,
-             'notes': [*tile_search.notes_of(ranker, source),
-                       *ranking.notes],
+             'notes': [*tile_search.notes_of(ranker, source), *ranking.notes],
              'unfamiliar': _names(ranking.unfamiliar)}
     except Exception as error:  # Of this kernel alone.
       yield error
@@ -384,5 +379,4 @@ def _opened(place: str) -> Iterator[tuple[Any, str]]:
     yield fsspec.core.url_to_fs(
         place if '://' in place else files.full_path(place))
   except Exception as error:  # Each package has errors of its own.
-    raise UserError(
-        f'{place}: cannot be read ({reason_of(error)})') from error
+    raise UserError(f'{place}: cannot be read ({reason_of(error)})') from error

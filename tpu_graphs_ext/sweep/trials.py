@@ -217,8 +217,7 @@ def is_poor(trial: Trial, epochs: int, opa: float) -> bool:
       study_name=trial.study, storage=_storage(trial.out),
       pruner=_pruner(trial.prune))
   reporting = running(study, trial.number)
-  reporting.report(
-      opa if study.direction.name == 'MAXIMIZE' else -opa, epochs)
+  reporting.report(opa if study.direction.name == 'MAXIMIZE' else -opa, epochs)
   return reporting.should_prune()
 
 
@@ -246,8 +245,7 @@ def run(trial: Trial) -> tuple[str, dict[str, Any]]:
                  if value is not None and math.isfinite(value)},
       'epochs': len(opa), 'best_epoch': best + 1,
       'parameters': sum(value.size for _, value in saved_weights.read(
-          result.model_dir)),
-      'seconds': time.monotonic() - start}
+          result.model_dir)), 'seconds': time.monotonic() - start}
 
 
 def _trained(trial: Trial) -> tuple[str, Any]:

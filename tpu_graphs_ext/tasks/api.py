@@ -13,10 +13,12 @@ from tpu_graphs_ext.engine import origin, out_of_range, predictions_csv
 from tpu_graphs_ext.engine import rank as rank_lib
 from tpu_graphs_ext.engine.results import Results
 from tpu_graphs_ext.engine.scoring import load_ranker
-from tpu_graphs_ext.engine.settings import TOP_CONFIGS, Loading
+from tpu_graphs_ext.engine.settings import TOP_CONFIGS, Loading, checked
+from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.tasks.tile import LoadSettings
 
 
+@checked
 def evaluate(model_dir: str, data: str = '', *,
              loading: Loading = LoadSettings(),
              ks: Optional[Sequence[int]] = None) -> Results:
@@ -24,6 +26,7 @@ def evaluate(model_dir: str, data: str = '', *,
   return evaluate_all([model_dir], data, loading=loading, ks=ks)[0]
 
 
+@checked
 def evaluate_all(model_dirs: Sequence[str], data: str = '', *,
                  loading: Loading = LoadSettings(),
                  ks: Optional[Sequence[int]] = None,
@@ -46,6 +49,8 @@ def evaluate_all(model_dirs: Sequence[str], data: str = '', *,
   # All models first: a wrong name must not wait for the others' scores.
   trained = [*map(load_ranker, model_dirs, loading.for_each(len(model_dirs)))]
   rankers = [*trained, *foreign]
+  if not rankers:
+    raise UserError('model_dirs is empty; name a model')
   source, problems = rankers[0].read(loading, 'valid', data)
   for ranker in trained if not data else ():
     origin.warn_of_other_data(ranker.name, ranker.data, source, 'valid')
@@ -56,6 +61,7 @@ def evaluate_all(model_dirs: Sequence[str], data: str = '', *,
           for ranker in rankers]
 
 
+@checked
 def measure(kernels: Union[str, Iterable[Kernel]], scores: Mapping[str, Any],
             *, name: str = 'scores', ks: Optional[Sequence[int]] = None,
             loading: Loading = LoadSettings()) -> Results:
@@ -76,14 +82,15 @@ def measure(kernels: Union[str, Iterable[Kernel]], scores: Mapping[str, Any],
   """
   is_path = isinstance(kernels, (str, os.PathLike))
   task, source = loading.task, os.fspath(kernels) if is_path else name
-  problems = (task.read(source, loading) if is_path
-              else Partition.from_kernels(kernels))
+  problems = (task.read(source, loading) if is_path else Partition.from_kernels(
+                  kernels if isinstance(kernels, Iterable) else [kernels]))
   return evaluate_lib.evaluation(
       evaluate_lib.ForeignRanker(name, task, scores, keep_repeats=getattr(
           loading, 'keep_repeats', False)),
       evaluate_lib.labelled(problems, source, task), source, ks)
 
 
+@checked
 def rank(model_dir: str, data: str = '', *, top_k: Optional[int] = TOP_CONFIGS,
          loading: Loading = LoadSettings()) -> list[rank_lib.Ranking]:
   """Ranks the configurations of every kernel or program, labelled or not.
@@ -105,6 +112,7 @@ def rank(model_dir: str, data: str = '', *, top_k: Optional[int] = TOP_CONFIGS,
           for problem, scores in ranker.score_all(problems, 'rank')]
 
 
+@checked
 def predict(model_dir: str, *, out: str = '', top_configs: Optional[int] = None,
             loading: Loading = LoadSettings()) -> str:
   """Ranks the test split with a trained model; returns the CSV's path.

@@ -113,10 +113,8 @@ class Evaluation(results.Results):
     return {
         'tile_id': kernel.tile_id,
         'program': kernel.program if '_' in kernel.tile_id else NO_PROGRAM,
-        'kind': kind_of(kernel.node_opcode),
-        'configs': kernel.num_configs,
-        'rankable': kernel.is_rankable,
-        'repeats': int(scores.repeats.sum()),
+        'kind': kind_of(kernel.node_opcode), 'configs': kernel.num_configs,
+        'rankable': kernel.is_rankable, 'repeats': int(scores.repeats.sum()),
         **{f'slowdown_{k}': metrics.slowdown_of(runtime, scores.order[:k])
            for k in ks},
         **{f'slowdown_kept_{k}': metrics.slowdown_of(runtime, kept[:k])

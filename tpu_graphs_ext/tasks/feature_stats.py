@@ -63,9 +63,8 @@ def _with_stats(settings: Training | StatsSettings,
     _log.info('They are read as %s, as given.', tiles)
   if argument and (FeatureStats.from_json(argument).to_json()
                    != FeatureStats.from_json(stored).to_json()):
-    raise UserError(
-        f'--model_kwargs_json: {ARGUMENT} differ from those of the train '
-        'split; leave them out, and they are filled in')
+    raise UserError(f'--model_kwargs_json: {ARGUMENT} differ from those of the '
+                    'train split; leave them out, and they are filled in')
   return {**settings.model_kwargs, ARGUMENT: stored}
 
 

@@ -88,8 +88,7 @@ class LayoutLoadSettings(Loading):
   source: str = setting(
       '', "collection of programs; empty: the model's", ('', *SOURCES))
   search: str = setting(
-      '', "collection of configurations; empty: the model's",
-      ('', *SEARCHES))
+      '', "collection of configurations; empty: the model's", ('', *SEARCHES))
 
 
 class LayoutTask(shipped.ShippedTask):
@@ -192,8 +191,7 @@ class LayoutTask(shipped.ShippedTask):
             edge_index=np.zeros((0, 2), np.int64),
             node_config_ids=np.zeros(1, np.int64),
             runtime_ns=np.ones(2, np.int64), bounds=stats,
-            read_layouts=lambda configs: rows[configs]),
-        np.arange(2), stats)
+            read_layouts=lambda configs: rows[configs]), np.arange(2), stats)
 
   def graphs(self, problem: Program,
              stats: FeatureStats) -> Iterator[tfgnn.GraphTensor]:

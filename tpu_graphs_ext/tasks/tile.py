@@ -111,10 +111,9 @@ class TrainSettings(Training):
       pairs = [('', 0)]
     if any(name not in LOSS_NAMES or not 0 < weight < math.inf
            for name, weight in pairs):
-      raise UserError(
-          f'--losses={self.losses[:200]}: must be losses of '
-          f'{", ".join(LOSS_NAMES)}, each with a positive weight, as in '
-          'ListMLELoss:1,MSE:0.02')
+      raise UserError(f'--losses={self.losses[:200]}: must be losses of '
+                      f'{", ".join(LOSS_NAMES)}, each with a positive weight, '
+                      'as in ListMLELoss:1,MSE:0.02')
     return pairs
 
 

@@ -107,8 +107,7 @@ def drawn_batches(
       yield batch_of(
           rng, [problems[i] for i in order[first:first + batch_size]])
 
-  return generated(
-      problems, one_epoch, example, num_batches, to_graph, fixed)
+  return generated(problems, one_epoch, example, num_batches, to_graph, fixed)
 
 
 def _drawn(rng: np.random.Generator, there: int, number: int) -> np.ndarray:
@@ -165,8 +164,7 @@ def batch_arrays(kernels: Sequence[Kernel], configs: Sequence[np.ndarray],
       'config/feats': stats.config.apply(chosen('config_feat'), 'config_feat'),
       'config/runtimes': chosen('runtime_ns') / normalizers,
       'config/normalizers': normalizers,
-      'config/sizes': np.full(len(kernels), count),
-      'g/tile_id': np.array(
+      'config/sizes': np.full(len(kernels), count), 'g/tile_id': np.array(
           [kernel.tile_id.encode() for kernel in kernels], object),
       'g_config/source': np.repeat(np.arange(len(kernels)), count),
   }
@@ -188,10 +186,8 @@ def graph_arrays(problems: Sequence[Problem], stats: FeatureStats,
   return {
       'op/op': joined_rows('node_opcode'),
       'op/feats': stats.node.apply(joined_rows('node_feat'), 'node_feat'),
-      'op/sizes': nodes,
-      'feed/source': edge_index[:, 0],
-      'feed/target': edge_index[:, 1],
-      'feed/sizes': edges,
+      'op/sizes': nodes, 'feed/source': edge_index[:, 0],
+      'feed/target': edge_index[:, 1], 'feed/sizes': edges,
       'g_op/source': np.repeat(np.arange(len(problems), dtype=dtype), nodes),
   }
 
@@ -221,8 +217,7 @@ def joined(arrays: Mapping[str, tf.Tensor],
     if node_set not in edge_sets:
       node_sets.setdefault(node_set, {})[feature] = tensor
   return tfgnn.GraphTensor.from_pieces(
-      context=tfgnn.Context.from_fields(sizes=one_each),
-      node_sets={
+      context=tfgnn.Context.from_fields(sizes=one_each), node_sets={
           name: tfgnn.NodeSet.from_fields(
               sizes=features.pop('sizes'), features=features)
           for name, features in node_sets.items()},
