@@ -100,15 +100,15 @@ def test_slices_count_for_what_they_read_and_write():
   copied, made = ('fusion', [48, 256], [0], 6), ('broadcast', [48, 256], [1])
   read = ('dynamic-slice', [1, 256], [2, 1, 1])
   update = ('dynamic-update-slice', [48, 256], [2, 3, 1, 1])
+  tanh = ('tanh', [1, 256], [1])
   assert rows(copied, read, ('bitcast', [256], [3])) == 2
   assert rows(copied, read, update) == 2
   assert rows(copied, read, update, (*update[:2], [4, 3, 1, 1])) == 3
   # All of what it hands on is read, all of what it makes itself written.
   assert rows(copied, ('bitcast', [48, 256], [2])) == 2 * 48
   assert rows(made, ('bitcast', [1, 256], [0]), update) == 2 * 48
-  # Two results, one in place.
-  assert rows(copied, read, update, ('tanh', [1, 256], [3]),
-              ('tuple', [], [4, 5])) == 3
+  assert rows(('custom-call', [48, 256], []), tanh, update) == 1  # Unfilled.
+  assert rows(copied, read, update, tanh, ('tuple', [], [4, 5])) == 3
 
 
 def test_reducers_count_for_each_element():

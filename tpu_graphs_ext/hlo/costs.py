@@ -17,9 +17,9 @@ from tpu_graphs_ext.hlo import protos, tiles
 # They move or rename values.
 _MOVES = frozenset({
     'bitcast', 'bitcast-convert', 'broadcast', 'concatenate', 'constant',
-    'convert', 'copy', 'dynamic-slice', 'dynamic-update-slice', 'fusion',
-    'gather', 'get-tuple-element', 'iota', 'opt-barrier', 'pad', 'parameter',
-    'reshape', 'reverse', 'slice', 'transpose', 'tuple'})
+    'convert', 'copy', 'custom-call', 'dynamic-slice', 'dynamic-update-slice',
+    'fusion', 'gather', 'get-tuple-element', 'iota', 'opt-barrier', 'pad',
+    'parameter', 'reshape', 'reverse', 'slice', 'transpose', 'tuple'})
 _SLICES = frozenset({'slice', 'dynamic-slice', 'gather'})
 # They change their first operand in place -> the operand with what is new.
 _UPDATES = {'dynamic-update-slice': 1, 'scatter': -1}
@@ -113,6 +113,8 @@ def _origins(computation, computations: dict) -> dict[int, tuple[int, int]]:
     place, new = 0, 0
     if node.opcode == 'parameter':
       origins[node.id] = node.parameter_number, 0
+    elif node.opcode == 'custom-call' and not node.operand_ids:
+      origins[node.id] = -1, 0  # Memory that nothing has filled.
     elif node.opcode == 'fusion' and node.called_computation_ids:
       inner = computations[node.called_computation_ids[0]]
       place, new = _origins(inner, computations).get(inner.root_id, (None, 0))

@@ -171,6 +171,5 @@ def _compile(library: str, topology: str) -> bytes:
   return pickle.dumps(results)
 
 
-_JOBS = {
-    'lower': lowering.lower_named, 'compile': _compile,
-    'convert': lambda: lowering.converted(sys.stdin.buffer.read())}
+_JOBS = {'lower': lowering.lower_named, 'compile': _compile,
+         'convert': lambda: lowering.converted(sys.stdin.buffer.read())}

@@ -161,9 +161,8 @@ def stored_tensors(kernel: protos.HloModuleProto) -> list[tiles.Stored]:
       size = tiles.element_bytes(name)
       rows = [tile.dimensions[0] for tile in layout.tiles[:1]
               if len(tile.dimensions) == 2]
-      tensors.append(tiles.Stored(
-          node.id == entry.root_id,
-          tuple(sizes[dim] for dim in tiles.physical_dims(
+      tensors.append(tiles.Stored(node.id == entry.root_id, tuple(
+          sizes[dim] for dim in tiles.physical_dims(
               layout.minor_to_major, len(sizes)) if sizes[dim] > 1),
           size if name in schema.ELEMENT_TYPES else 4, size,
           max([tiles.SUBLANES, *rows])))
