@@ -198,8 +198,7 @@ def test_a_gate_is_two_products_of_the_same_rows():
   assert (gate.weights, gate.m, gate.k, gate.n) == (2, 512, 256, 1024)
   assert '2 products of the same rows' in gate.text()
   other = with_epilogue('multiply', second=True)
-  dot = next(node for node in other.computations[0].instructions
-             if node.id == 41)
+  dot = protos.by_id(other.computations[0].instructions)[41]
   dot.operand_ids[0] = 40
   with pytest.raises(UserError, match='multiplies an argument by itself'):
     product_of(other)
@@ -236,8 +235,9 @@ def test_a_function_that_is_called_twice_counts_twice():
 
 def test_what_is_no_epilogue():
   for opcode in ('reduce', 'slice', 'sort', 'gather'):
-    with pytest.raises(UserError, match=f'this one has {opcode}$'):
-      product_of(with_epilogue('add', opcode))
+    for part in (), ('get-tuple-element',):
+      with pytest.raises(UserError, match=f'this one has {opcode}$'):
+        product_of(with_epilogue('add', opcode, *part))
   module = with_epilogue('add')
   module.computations[0].instructions[-1].shape.dimensions[:] = [512]
   with pytest.raises(UserError, match='its result has not the 524,288 elem'):

@@ -134,7 +134,8 @@ class _Values:
       return self.made(caller.operand_ids[node.parameter_number], calls[:-1])
     if node.opcode == 'get-tuple-element':
       parts = self.made(node.operand_ids[0], calls)
-      return self.made(parts.node.operand_ids[node.tuple_index], parts.calls)
+      if parts.node.opcode == 'tuple':  # Else of a loop, a sort and the like.
+        return self.made(parts.node.operand_ids[node.tuple_index], parts.calls)
     return _Value(self, node, calls)
 
 
@@ -184,7 +185,7 @@ class _Epilogue:
         self.parameters.append(value)
       elif opcode in _ELEMENTWISE:
         operations.add(opcode)
-      elif opcode == 'tuple':
+      elif opcode == 'tuple' and value is root:
         others.add('several results')
       elif opcode not in _MOVES | _MADE:
         others.add(opcode)
@@ -239,9 +240,8 @@ class _Dot:
 
   def __init__(self, name: str, dot: _Value):
     numbers, operands = dot.node.dot_dimension_numbers, dot.operands()
-    batch, inner, rows = _sizes(
-        operands[0], numbers.lhs_batch_dimensions,
-        numbers.lhs_contracting_dimensions)
+    batch, inner, rows = _sizes(operands[0], numbers.lhs_batch_dimensions,
+                                numbers.lhs_contracting_dimensions)
     *_, columns = _sizes(operands[1], numbers.rhs_batch_dimensions,
                          numbers.rhs_contracting_dimensions)
     self.sizes = batch, rows, inner, columns
