@@ -10,7 +10,7 @@ from support.tiny_tuning import featurized, layout_data, tile_data
 from tpu_graphs_ext.data import check, schema
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.hlo import protos, tuning
+from tpu_graphs_ext.hlo import featurize, protos, tuning
 
 
 def write(path, message):
@@ -110,8 +110,8 @@ def test_kinds_of_file_are_told_apart(tmp_path):
   several = write(tmp_path / 'several.pb', tile_data())
   single = write(tmp_path / 'alexnet.pb', tile_data().modules[0])
   layout = write(tmp_path / 'unet.pb', layout_data())
-  written = [path for file in (several, single)
-             for path in featurized(file, str(out))]
+  written, faults = featurize.featurize([several, single], str(out))
+  assert not faults
   before = sorted(os.listdir(out))
   with pytest.raises(UserError, match=r'tiles \(of .*alexnet_00.*layouts \(of '
                      r'.*unet\.pb\), and no command reads a folder of both'):

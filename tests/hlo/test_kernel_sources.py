@@ -202,6 +202,11 @@ def test_programs_are_compiled(tmp_path, monkeypatch):
   with pytest.raises(UserError, match=r'a\.mlir: the compiler refuses it'):
     read(str(path))
   assert asked[-1][0].program_format == 'mlir'
+  path.write_bytes(b'module attributes {mhlo.num_partitions = 4} {'
+                   b'func.func @main(tensor<2xf32>)}')
+  assert read(str(path)).notes == [
+      'compiled for a TPU v3 by libtpu, for 4 devices (4 partitions, 1 '
+      'replicas): the kernels of each']
 
 
 @needs_libtpu

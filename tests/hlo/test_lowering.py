@@ -3,6 +3,7 @@
 import sys
 
 import pytest
+import tensorflow as tf
 
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import lowering, protos, subprocesses
@@ -67,6 +68,8 @@ def test_shapes_of_arguments():
       lowering.parse_shapes(text)
   with pytest.raises(UserError, match=r'--shapes: .*float8_e3m4'):
     lowering.arguments_of_shapes(len, 'f32[8] f8e3m4[8]')
+  with pytest.raises(UserError, match=r'^complex: XLA cannot compile it'):
+    lowering.lower(complex, (tf.TensorSpec([3]),))
 
 
 def test_what_names_a_function(tmp_path, monkeypatch):

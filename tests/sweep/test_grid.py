@@ -55,6 +55,8 @@ FAULTS = [
     ({**MODEL, 'data_root': ''}, 'data_root is empty'),
     ({**MODEL, 'goal': 'top_5'}, 'goal must be one of opa, top1, top5, top10'),
     ({**MODEL, 'search': {'method': 'bayes'}}, 'configurations must be at'),
+    ({**MODEL, 'search': {'method': 'bays', 'configurations': 2}},
+     'method must be grid, random or bayes'),
     ({'task': 'layout', **MODEL}, "there is no model 'MLP'"),
     # They are counted, not listed.
     ({**MODEL, 'settings': {'epochs': MANY, 'batch': MANY, 'configs': MANY}},

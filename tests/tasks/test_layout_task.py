@@ -145,6 +145,8 @@ def test_resuming_changes_nothing(trained, data_root, tmp_path, monkeypatch):
 
 
 def test_settings_and_data_that_cannot_be_used(data_root, tmp_path):
+  for most in -1, LayoutTrainSettings.configs:
+    assert LayoutTrainSettings(max_configs=most).max_configs == most
   for changes, message in (
       ({'source': 'tpu'}, '--source=tpu: must be xla or nlp'),
       ({'keep_nodes': 0}, '--keep_nodes=0: must be -1'),

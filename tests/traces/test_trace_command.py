@@ -96,6 +96,9 @@ def test_a_step_takes_what_its_kernels_are_predicted_to_take(tmp_path):
   alone = tiny.write(tmp_path / 'alone.json', [
       launch(2, 20), kernel(1, 30, 40, ADD)])
   assert analysis.compared(alone, None, learned).step == {}
+  whole = tiny.write(tmp_path / 'whole.json', [launch(1, 20), kernel(1, 30, 9)])
+  assert '\nFrom the first launch to the last end, in us: measured 19.0,' in (
+      analysis.text(analysis.compared(whole, None, learned)))
 
 
 def test_several_traces_and_a_sweep(trace, tmp_path, capsys):

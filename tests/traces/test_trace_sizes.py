@@ -90,6 +90,7 @@ def test_sizes_that_a_trace_does_not_tell():
       ('aten::mm', [[2, 3]], None), ('aten::mm', [[2], [2]], None),
       ('aten::mm', [[2, 3], [3, 4]], ['float']),
       ('aten::mm', [[2, -3], [3, 4]], None),
+      ('aten::add', [[-4, -5], [1]], None),
       ('aten::_embedding_bag', [[9, 4], [6], [0]], ['float', 'long', 'long']),
       ('aten::embedding', [[9], [6]], ['float', 'long']),
       ('fbgemm::unheard_of', [[9]], None)):
