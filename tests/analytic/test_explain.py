@@ -39,8 +39,9 @@ def test_a_tile_by_hand():
           vector=8.0, first_transfer=32768.0, unhidden=0.0))
   assert explanation.steps == 2
   assert explanation.time_ns == 5 + 1 + 65542 + 32768
-  assert explanation.text() == ('2 steps, 64.0 KiB moved (1.33 x the least), '
-                                'padding 60 %, bound by moving bytes')
+  assert explanation.text() == (
+      '2 steps, 64.0 KiB moved (1.33 x the least), padding 60 %, bound by '
+      'moving bytes')
   assert explanation.to_json()['bound_by'] == 'moving bytes'
   whole = explained(kernel, kernel.config_feat[1], ONES)
   assert whole.output_bounds == (3, 2) and whole.output_elements == (20, 256)

@@ -27,7 +27,8 @@ class ByFirstColumn:
   def score_all(self, partition, what):
     for kernel in partition:
       yield kernel, scoring.Scores(
-          -kernel.config_feat[:, 0], scoring.first_copies(kernel.config_feat),
+          -kernel.config_feat[:, 0],
+          scoring.first_copies(kernel.config_feat),
           self._keep_repeats)
 
 
@@ -157,8 +158,10 @@ def test_kernels_without_labels(caplog):
 
 # Of four kernels: kind, slowdown of top 1, of the default, expected of one.
 KERNELS = {
-    'a_0': ('convolution', 0.1, 0.3, 0.5), 'a_1': ('copy', 0.3, 0.3, 0.5),
-    'b_0': ('convolution', 0.1, 0.1, 0.5), 'b_1': ('copy', 0.3, 0.1, 0.5),
+    'a_0': ('convolution', 0.1, 0.3, 0.5),
+    'a_1': ('copy', 0.3, 0.3, 0.5),
+    'b_0': ('convolution', 0.1, 0.1, 0.5),
+    'b_1': ('copy', 0.3, 0.1, 0.5),
 }
 
 

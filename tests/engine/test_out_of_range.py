@@ -57,7 +57,8 @@ def test_values_beyond_the_range_and_unknown_columns(stats, caplog):
   kernel = kernel_of('new_0', u8=(0, 1, 1, 1), size=(2048, 4816896, -5, 7),
                      bound=(0, 64, 1))
   values = found_in(stats, kernel)
-  assert values == [out_of_range.OutOfRange(
+  assert values == [
+      out_of_range.OutOfRange(
           'new_0', 'node_feat', 'shape_element_type_is_u8', 1.0, 0.0, 0.0),
       out_of_range.OutOfRange(
           'new_0', 'node_feat', 'shape_dimensions_0', 4816896.0, 0.0, 1024.0),
@@ -74,7 +75,8 @@ def test_opcodes_that_no_kernel_of_training_had(stats, caplog):
   warn(stats, [kernel])  # The opcodes of training are unknown.
   warn(stats, [kernel], [0, 2, 13, 255])
   assert not caplog.records
-  assert found_in(stats, kernel, [2]) == [out_of_range.OutOfRange(
+  assert found_in(stats, kernel, [2]) == [
+      out_of_range.OutOfRange(
           'a_0', 'node_opcode', name, number, 0.0, 0.0)
       for name, number in (('unknown', 0.0), (schema.OPCODE_NAMES[13], 13.0),
                            ('number 255', 255.0))]

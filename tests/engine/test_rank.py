@@ -42,7 +42,8 @@ def test_choices_in_order_with_their_tiles_and_times():
   assert [line.split() for line in ranking.text().splitlines()] == [
       'tiny_net_0: 3 nodes, 4 configurations'.split(),
       'place config score output_bounds kernel_bounds runtime us over best'
-      .split(), '1 1 -1.0000 16x32 3x0x7 0.250 150.00 %'.split(),
+      .split(),
+      '1 1 -1.0000 16x32 3x0x7 0.250 150.00 %'.split(),
       '2 2 0.2500 8 - 0.200 100.00 %'.split()]
 
 

@@ -66,7 +66,8 @@ def test_repeated_kernels_are_joined_and_the_last_default_counts():
     tuning.tile_kernels(data)
   data = tile_data()
   data.modules[0].runs[1].is_default = False
-  with pytest.raises(UserError, match=r"'tanh': none of its 2 runs .* default"):
+  with pytest.raises(UserError,
+                     match=r"'tanh': none of its 2 runs .* default"):
     tuning.tile_kernels(data)
 
 
@@ -80,7 +81,8 @@ def test_layout_runs(caplog):
   # Output {1, 0}, input left to the compiler, kernel {2, 1, 0}.
   pad = schema.LAYOUT_PADDING
   assert graph.node_config_feat.tolist() == [
-      [[pad] * 18], [[1, 0] + [pad] * 4 + [pad] * 6 + [2, 1, 0] + [pad] * 3]]
+      [[pad] * 18],
+      [[1, 0] + [pad] * 4 + [pad] * 6 + [2, 1, 0] + [pad] * 3]]
   for field in schema.LAYOUT_FIELDS:
     assert getattr(graph, field.name).dtype == field.dtype
   data.runs[0].is_default = False
@@ -152,7 +154,8 @@ def test_files_that_cannot_be_used(tmp_path):
       str(tmp_path / 'missing.pb'): r'missing\.pb: cannot be read',
       str(tmp_path): 'cannot be read',
       write(tmp_path / 'hlo.pb', tile_data().modules[0].module):
-          'bytes are not a whole Tuning', write(tmp_path / 'faulty.pb', faulty):
+          'bytes are not a whole Tuning',
+      write(tmp_path / 'faulty.pb', faulty):
           r"faulty\.pb: .*'tanh': .* takes its input from 5",
       write(tmp_path / 'few.pb', few): 'none of its 1 modules has 2 usable'}
   for content in (b'', b'hello', b'\x00' * 64):

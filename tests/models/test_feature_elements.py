@@ -46,7 +46,8 @@ def test_elements_are_of_logical_dimensions():
   """[24, 64] stored by columns: the first dimension is the minor one."""
   by_columns = {'layout_minor_to_major': (0, 1)}
   counts = counts_of(kernel_of(
-      [(READ, (24, 64), [], by_columns), ('negate', (24, 64), [0], by_columns)],
+      [(READ, (24, 64), [], by_columns),
+       ('negate', (24, 64), [0], by_columns)],
       [(24, 16), (6, 64), (24, 1)]))
   np.testing.assert_array_equal(counts['steps'], [4, 4, 64])
   # 16 whole columns are one piece; parts of columns are a piece each.
@@ -93,7 +94,8 @@ def input_columns_of(kernel, tiles='elements'):
 def test_columns_by_hand():
   """[24, 64] in tiles of 10 x 16: 3 x 4 of them, that cover 30 rows."""
   columns = columns_of(kernel_of(
-      [(READ, (24, 64), []), ('negate', (24, 64), [0])], [(10, 16), (24, 64)]))
+      [(READ, (24, 64), []), ('negate', (24, 64), [0])],
+      [(10, 16), (24, 64)]))
   minor, major = columns[0, :, 0], columns[0, :, 1]
   np.testing.assert_allclose(
       minor, [4 / 5, 2 / 5, 0, 4 / 7], rtol=1e-5)  # 16 is 2 to the 4th.
@@ -179,7 +181,8 @@ def test_block_columns_of_a_product_whose_operands_are_both_k_major():
 def test_blocks_along_a_reduction_do_not_run_side_by_side():
   """Each row of [1000, 512] less its sum: a program takes whole rows."""
   kernel = kernel_of(
-      [(READ, (1000, 512), []), ('reduce', (1000,), [0], {'dimensions': (1,)}),
+      [(READ, (1000, 512), []),
+       ('reduce', (1000,), [0], {'dimensions': (1,)}),
        ('broadcast', (1000, 512), [1]), ('subtract', (1000, 512), [0, 2])],
       [(3, 48)])
   columns = block_columns_of(kernel)

@@ -60,8 +60,10 @@ def test_a_mask_follows_the_filter_that_it_is_broadcast_into():
   image, filters, mask, out = (
       4 * 4 * 16 * 256, 4 * 4 * 256 * 512, 4 * 256 * 512, 4 * 4 * 16 * 512)
   np.testing.assert_array_equal(counts['block_bytes'], [
-      image + filters + mask + out, image + (filters + mask + out) / 2,
-      (image + filters + mask) / 2 + out, (image + filters + out) / 4 + mask])
+      image + filters + mask + out,
+      image + (filters + mask + out) / 2,
+      (image + filters + mask) / 2 + out,
+      (image + filters + out) / 4 + mask])
   np.testing.assert_array_equal(
       counts['moved_bytes'], [image + filters + mask + out] * 4)
 
@@ -133,7 +135,8 @@ def test_windows_that_are_reduced_are_loops():
   Bounds of the filter are those of the window, which has physical dimensions.
   """
   counts = counts_of(
-      [(READ, (17, 17, 8, 128), []), ('reduce-window', (8, 8, 8, 128), [0], {
+      [(READ, (17, 17, 8, 128), []),
+       ('reduce-window', (8, 8, 8, 128), [0], {
            name: values[1:] + values[-1:] for name, values in WINDOW.items()})],
       [(8, 8, 1, 1), (2, 4, 1, 1), (2, 4, 1, 1)],
       [(3, 3, 1, 1), (3, 3, 1, 1), (1, 3, 1, 1)])

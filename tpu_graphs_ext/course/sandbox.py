@@ -147,7 +147,8 @@ class Sandbox:
       checkout.run_to_end(
           arguments[0], command, os.path.join(self._temporary, 'output.log'),
           max(0, self._deadline - time.monotonic()), cwd=self.folder,
-          start_new_session=True, env={**passed(os.environ), 'HOME': self._home,
+          start_new_session=True,
+          env={**passed(os.environ), 'HOME': self._home,
                'TMPDIR': self._home, 'TF_CPP_MIN_LOG_LEVEL': '2'})
     except subprocess.TimeoutExpired as error:
       raise UserError(

@@ -158,7 +158,8 @@ _READ = (
     Rule((IDS, 'node_feat'), _no_such_row, 'a node must be in 0 to {last}'),
     Rule((IDS,), _repeated, 'an earlier row is the same node'))
 _CHECKED = (
-    Rule(('node_opcode',), lambda opcodes: ~np.isin(
+    Rule(('node_opcode',),
+         lambda opcodes: ~np.isin(
              opcodes, [schema.UNKNOWN_OPCODE, *schema.OPCODE_NAMES]),
          f'it must be {schema.UNKNOWN_OPCODE} (unknown) or in the table of '
          f'opcodes (1 to {schema.NUM_OPCODES - 1})'),
@@ -168,7 +169,8 @@ _CHECKED = (
          'machine'),
     Rule(('edge_index',), lambda edges: edges[:, 0] <= edges[:, 1],
          'rows are (consumer, producer), and a producer comes before its '
-         'consumer'), NO_LAYOUT)
+         'consumer'),
+    NO_LAYOUT)
 
 
 @dataclasses.dataclass(frozen=True)

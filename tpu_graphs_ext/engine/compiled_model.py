@@ -30,7 +30,8 @@ def model(settings: Training, num_ops: int, graph: tfgnn.GraphTensor,
     learning_rate = tf.keras.optimizers.schedules.CosineDecay(
         settings.lr, settings.epochs * steps)
   built.compile(
-      loss=loss, optimizer=tf.keras.optimizers.Adam(
+      loss=loss,
+      optimizer=tf.keras.optimizers.Adam(
           learning_rate, clipnorm=settings.clip_norm),
       steps_per_execution=steps_per_call,
       metrics=[tfr.keras.metrics.OPAMetric(name='opa_metric')])

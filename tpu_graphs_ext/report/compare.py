@@ -44,7 +44,8 @@ def measures_of(task: ShippedTask) -> list[Measure]:
   return [
       Measure(column, name, f'more {name}') if measure in results.SCORES else
       Measure(column, name, f'percentage points less slowdown at {name[:-2]}',
-              100, 2, False) for measure, name, column in results.columns_of(
+              100, 2, False)
+      for measure, name, column in results.columns_of(
           task.compared_by, task.top_ks)]
 
 
@@ -188,7 +189,8 @@ def section(comparison: Comparison, looks: Looks) -> dict[str, Any]:
       'data': f'{data}: {comparison.source}', 'means': means_table(comparison),
       'overall': _figure(measures[0], '', f'{task.problem}s', every, looks),
       'programs': by(comparison, 'program', looks),
-      'kinds': by(comparison, 'kind', looks), 'distributions': [
+      'kinds': by(comparison, 'kind', looks),
+      'distributions': [
           distribution(values, measure, looks)
           for measure, values in comparison.values.items()
           if not measure.higher_is_better],
