@@ -36,12 +36,12 @@ PROBLEMS = Partition.from_kernels(KERNELS)
 def test_measures_by_hand():
   """net_a: 0 first (1.0 slower), then 1; net_b: the best one first."""
   scores = {'net_a': [1, 2, 3, 4], 'net_b': [[0.5, 0.25]], 'other': [1]}
-  evaluation = tpu_graphs_ext.measure(KERNELS, scores, ks=(1, 2), name='mine')
+  evaluation = tpu_graphs_ext.measure(KERNELS, scores, ks=(1, 2), name='m/ 1.5')
   assert evaluation.rows['slowdown_1'].tolist() == [1.0, 0.0]
   assert evaluation.rows['slowdown_2'].tolist() == [0.0, 0.0]
   # Pairs of net_a in order: 0<2? no (2 > 1.5); 4 of 6 are: (0, 1) is not too.
   assert evaluation.rows['opa'].tolist() == pytest.approx([4 / 6, 1.0])
-  assert evaluation.model == 'mine' and 'mine' in evaluation.text()
+  assert evaluation.model == 'm/ 1.5' and 'm/ 1.5 ' in evaluation.text()
 
 
 def test_duplicates_come_last_unless_kept():
@@ -76,6 +76,10 @@ def test_kernels_that_are_none():
     with pytest.raises(UserError, match='must be of the class Kernel'):
       tpu_graphs_ext.measure(kernels, {})
   tpu_graphs_ext.measure(KERNELS[0], {'net_a': [1, 2, 3, 4]})
+  with pytest.raises(UserError, match='some kernels have one name'):
+    tpu_graphs_ext.measure(2 * KERNELS, {})
+  with pytest.raises(UserError, match='must be the path of programs'):
+    tpu_graphs_ext.measure(KERNELS, {}, loading=LAYOUT.loading())
   with pytest.raises(UserError, match='model_dirs is empty; name a model'):
     tpu_graphs_ext.evaluate_all([])
 
@@ -166,8 +170,7 @@ def test_the_command(tmp_path, saved_model_dir, capsys):
 def test_without_any_model(capsys):
   """No package model ranks layouts; nothing is loaded to say so."""
   assert cli.main(['evaluate', '--task=layout']) == 1
-  assert '--dir: name a model, or the scores of another' in (
-      capsys.readouterr().err)
+  assert '--dir: name a model, or the scores' in capsys.readouterr().err
 
 
 def test_paths_of_pathlib_name_what_their_texts_name(saved_model_dir, tmp_path):
@@ -176,10 +179,7 @@ def test_paths_of_pathlib_name_what_their_texts_name(saved_model_dir, tmp_path):
     kernel.save(str(data))
   loading = LoadSettings(data_root=str(data.parent), cache_dir='')
   model = pathlib.Path(saved_model_dir)
-  contents = [json.dumps(tpu_graphs_ext.evaluate(
-      *paths, loading=loading).to_json()) for paths in (
-          (model, data), (str(model), str(data)))]
-  assert contents[0] == contents[1]
+  assert tpu_graphs_ext.evaluate(model, data, loading=loading).data == str(data)
   # One has a single configuration.
   assert len(tpu_graphs_ext.rank(model, data, loading=loading)) == 3
   assert tpu_graphs_ext.predict(model, out=out, loading=loading) == str(out)

@@ -227,7 +227,7 @@ def test_arguments_that_are_refused(model):
     with pytest.raises(UserError, match='whole numbers of at least 1'):
       model.score(TILED, bounds)
   for wrong, message in (
-      (dict(blocks='usual'), 'blocks= go with a program, but net_0 is a'),
+      (dict(blocks='usual'), 'blocks= go with a program, not a kernel'),
       (dict(vmem_limit=9), 'vmem_limit= goes with blocks=')):
     with pytest.raises(UserError, match=message):
       model.rank(KERNEL, **wrong)

@@ -49,15 +49,16 @@ class ForeignRanker:
 
   @property
   def class_name(self) -> str:
-    """What to call the model in tables."""
-    return os.path.basename(self.name).rpartition('.')[0] or self.name
+    """What to call the model in tables: a file without its ending."""
+    stem, ending = os.path.splitext(os.path.basename(self.name))
+    return stem if ending in ('.npz', '.csv') else self.name
 
   def score_all(self, problems: Problems,
-                what: str) -> Iterator[tuple[Problem, Scores]]:
+                unused_what: str) -> Iterator[tuple[Problem, Scores]]:
     """Yields every problem with its scores, or raises a UserError."""
-    del what
-    missing = sorted(set(problems.names) - self.of.keys())
-    if missing:
+    if len(set(problems.names)) < len(problems):
+      raise UserError(f'{self.name}: some {self.task.problem}s have one name')
+    if missing := sorted(set(problems.names) - self.of.keys()):
       raise UserError(
           f'{self.name}: lacks {len(missing)} of {len(problems)} '
           f'{self.task.problem}s of the data: {shortened(missing)}; it has '

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Optional, Union
 
@@ -80,10 +79,13 @@ def measure(kernels: Union[str, Iterable[Kernel]], scores: Mapping[str, Any],
     UserError: scores of a kernel are missing, of another size or not finite, or
       the kernels have no labels.
   """
-  is_path = isinstance(kernels, (str, os.PathLike))
-  task, source = loading.task, os.fspath(kernels) if is_path else name
-  problems = (task.read(source, loading) if is_path else Partition.from_kernels(
-                  kernels if isinstance(kernels, Iterable) else [kernels]))
+  task, source = loading.task, kernels if isinstance(kernels, str) else name
+  if source is not kernels and task.name != LoadSettings.task.name:
+    raise UserError(f'kernels= must be the path of {task.problem}s')
+  problems = (
+      task.read(source, loading) if source is kernels else
+      Partition.from_kernels(
+          kernels if isinstance(kernels, Iterable) else [kernels]))
   return evaluate_lib.evaluation(
       evaluate_lib.ForeignRanker(name, task, scores, keep_repeats=getattr(
           loading, 'keep_repeats', False)),
