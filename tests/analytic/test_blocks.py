@@ -10,9 +10,8 @@ from tpu_graphs_ext.analytic.machines import MACHINES, Machine
 from tpu_graphs_ext.analytic.products import Product
 
 LIMIT = 768 * 1024
-MACHINE = Machine(
-    bytes_per_ns=100.0, flops_per_ns=1e5, narrow='int8', matrix_unit=128,
-    vmem_bytes=2**20, vmem_limit_bytes=LIMIT)
+MACHINE = Machine(bytes_per_ns=100.0, flops_per_ns=1e5, narrow='int8',
+                  matrix_unit=128, vmem_bytes=2**20, vmem_limit_bytes=LIMIT)
 # Keeps nothing but the blocks and sums.
 ADDING = dataclasses.replace(MACHINE, accumulates=True)
 # 512 x 256 times 256 x 1024 in bfloat16.

@@ -70,9 +70,8 @@ def test_the_time_is_that_of_the_analytic_model():
   log_ns = machine(geo.counts(loops, cut)[0], loops.hardware)[0].numpy()[0]
   constants = {name: float(value) for name, value in
                machine.constants(loops.hardware).items()}
-  assert [explained(kernel, row, constants).time_ns
-          for row in kernel.config_feat] == pytest.approx(
-              np.exp(log_ns), rel=1e-4)
+  assert [explained(kernel, row, constants).time_ns for row
+          in kernel.config_feat] == pytest.approx(np.exp(log_ns), rel=1e-4)
 
 
 def test_a_graph_without_nodes():

@@ -122,9 +122,8 @@ def test_windows_that_are_reduced_have_bounds():
   tiles = loops.tiles([[4, 4, 16, 1]], np.array([[3, 1, 1, 1]]))
   assert loops.kernel_bounds(tiles).tolist() == [[3, 1, 1, 1]]
   assert tiles.tolist() == [[4, 4, 16, 1, 3, 1]]
-  assert loops.tiles_of(kernel_of_module(
-      elementwise([1]), [[4, 4, 16, 1]], [[3, 1, 1, 1]]
-      ).config_feat).tolist() == tiles.tolist()
+  assert loops.tiles_of(kernel_of_module(elementwise([1]), [[4, 4, 16, 1]], [
+      [3, 1, 1, 1]]).config_feat).tolist() == tiles.tolist()
   loops = loops_of(pooling([32, 8, 8, 256], [3, 0, 2, 1], [1, 2, 2, 1]))
   assert loops.largest() == ((8, 8, 4, 2), (2, 2, 1, 1))
   # A running sum over the lanes.

@@ -98,9 +98,8 @@ def test_tiles_that_stay_are_written(folder):
   assert content['tpu'] == 'v5e'
   tensor = {'dtype': 'float32', 'shape': [32, 256], 'major_to_minor': [0, 1]}
   assert content['modules'][1] == {
-      'module': '001_tanh_1.1.pb', 'kernel': 'tanh/1',
-      'operation': 'jit(f)/tanh', 'is_default': False,
-      'output_bounds': [2, 2], 'kernel_bounds': [],
+      'module': '001_tanh_1.1.pb', 'kernel': 'tanh/1', 'is_default': False,
+      'operation': 'jit(f)/tanh', 'output_bounds': [2, 2], 'kernel_bounds': [],
       'arguments': [tensor], 'results': [tensor]}
   assert content['modules'][0]['is_default']
   assert {path.name for path in folder.iterdir()} == {

@@ -44,7 +44,8 @@ def optimized():
 
 
 def test_fusions_of_the_entry_and_its_loops():
-  program = tpu_compiler.kernels_of(optimized())
+  module = optimized()
+  program = tpu_compiler.kernels_of(module)
   modules = [kernel.module for kernel in program.kernels]
   assert [(kernel.module.name, kernel.runs) for kernel in program.kernels] == [
       ('copy.124', 1), ('fusion.112', 1), ('fusion.113', 1)]
@@ -60,7 +61,11 @@ def test_fusions_of_the_entry_and_its_loops():
           for node in modules[2].computations[-1].instructions[:2]] == [0, 1]
   assert loops_of(modules[0]).largest()[0] == (32, 1)
   assert loops_of(modules[2]).largest()[0] == (8, 2)
-  module = optimized()
+  # A fusion of a transfer is one, unless it has a tile.
+  module.computations[0].instructions[2].opcode = 'all-reduce'
+  module.computations[1].instructions[2].backend_config = (
+      b'{"window_config": {"output_window_bounds": ["8", "2"]}}')
+  assert tpu_compiler.kernels_of(module).passed_over['all-reduce'] == 1
   module.computations[2].instructions[1].opcode = 'conditional'
   assert tpu_compiler.kernels_of(module).conditionals == 1
 

@@ -18,8 +18,7 @@ BOUND_BY = {
     'launch': 'launching it', 'steps': 'overhead of steps',
     'traffic': 'moving bytes', 'pieces': 'starting transfers',
     'matrix': 'matrix unit', 'vector': 'vector unit',
-    'first_transfer': 'first transfer',
-}
+    'first_transfer': 'first transfer'}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -206,8 +206,13 @@ def _split(module) -> CompiledProgram:
   for number, runs_of_it in runs.items():
     nodes = protos.by_id(computations[number].instructions)
     for node in nodes.values():
-      if node.opcode in _WITHOUT_TILES or node.opcode.startswith(_TRANSFERS):
-        passed_over[node.opcode] += 1
+      inside = [] if node.opcode != 'fusion' or window_of(node) else [
+          each.opcode for called in node.called_computation_ids
+          for each in computations[called].instructions]
+      transfer = next((opcode for opcode in [node.opcode, *inside]
+                       if opcode.startswith(_TRANSFERS)), '')
+      if transfer or node.opcode in _WITHOUT_TILES:
+        passed_over[transfer or node.opcode] += 1
       elif node.opcode not in _FREE | loops.CONTROL:
         of_kernels.append((node, nodes, runs_of_it))
       conditionals += node.opcode == 'conditional'

@@ -81,9 +81,8 @@ class CostModel:
     # TensorFlow optimises the graph in the first call, which takes seconds, and
     # finds memory for a kernel of usual size in the second.
     for _ in range(2):
-      self._program(*(
-          tf.zeros([rows, *spec.shape[1:]], spec.dtype)
-          for rows, spec in zip((30, 30, 30, 1000), self._specs)))
+      self._program(*(tf.zeros([rows, *spec.shape[1:]], spec.dtype)
+                      for rows, spec in zip((30, 30, 30, 1000), self._specs)))
 
   @classmethod
   @checked

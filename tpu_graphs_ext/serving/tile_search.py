@@ -61,9 +61,8 @@ def rank_source(ranker: scoring.Ranker, source: kernel_sources.Source,
   """Ranks the legal tiles of each kernel of a file or function."""
   kernels, faults = [], list(source.faults)
   ranked = [kernel for kernel in source.kernels if kernel.kernel is not None]
-  nests = geometry.loops_of(
-      [kernel.kernel for kernel in ranked],
-      MACHINES[source.tpu or ranker.tpu or schema.DEFAULT_TPU])
+  nests = geometry.loops_of([kernel.kernel for kernel in ranked], MACHINES[
+      source.tpu or ranker.tpu or schema.DEFAULT_TPU])
   for kernel, loops in tqdm(
       list(zip(ranked, nests)), 'kernels', unit='kernel', disable=None,
       leave=False):
@@ -72,9 +71,8 @@ def rank_source(ranker: scoring.Ranker, source: kernel_sources.Source,
     except UserError as error:
       faults.append(f'{source.name}: {error}')
   if _log.isEnabledFor(logging.DEBUG):  # Else beside each kernel.
-    out_of_range.warn_of(
-        ranker, [each for kernel in kernels for each in kernel.unfamiliar],
-        len(kernels))
+    out_of_range.warn_of(ranker, [
+        each for kernel in kernels for each in kernel.unfamiliar], len(kernels))
   return tile_ranking.SourceRanking(
       source.name, kernels, notes_of(ranker, source), faults,
       compiler_report.report_of(source))
