@@ -71,7 +71,7 @@ def test_paths_that_cannot_be_written(tmp_path):
   (tmp_path / 'file').write_text('')
   with pytest.raises(UserError, match=r'file/x: cannot be written \('):
     files.write_file(str(tmp_path / 'file' / 'x'), b'')
-  for path in ('', '  '):
+  for path in ('', '  ', None):
     with pytest.raises(UserError, match='--out is empty; name a file or'):
       files.require_path('--out', path)
 

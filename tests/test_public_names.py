@@ -22,7 +22,8 @@ NEEDED = {'scores': {}, 'model_dirs': ['x'], 'model_dir': 'x', 'out': 'x',
           'settings': tpu_graphs_ext.TrainSettings()}
 # What arguments do not take, by their names; those of no value have many forms.
 WRONG = {name: values for row, values in {
-    'top top_k top_configs': (-3, 0, 2.0, True, '5', [2], np.float32(2)),
+    'top top_k': (-3, 0, 2.0, True, '5', [2], np.float32(2)),
+    'top_configs': (-3, 0, 2.5, False, [], 100_001, 10**20),
     'ks': (5, '15', [], [0], [-1], [1.5], [True], ['1'], [None]),
     'data out tpu jax_python name': (None, 3, b'x', ['x']),
     'model_dir': (None, 3, b'x', ['x'], ''),
@@ -61,7 +62,6 @@ def test_every_name_is_there_and_no_other():
 
 @pytest.mark.parametrize('function', FUNCTIONS, ids=lambda each: each.__name__)
 def test_what_the_command_line_refuses_is_refused(function):
-  """Before anything is done: none of the models and files is there."""
   parameters = inspect.signature(function).parameters
   needed = {name: NEEDED.get(name) for name, parameter in parameters.items()
             if parameter.default is parameter.empty}

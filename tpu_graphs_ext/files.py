@@ -48,7 +48,7 @@ _FORMULA_STARTS = ('=', '+', '-', '@', '\t', '\r', '\n')
 
 def require_path(flag: str, path: str) -> str:
   """Expands ~; raises UserError for an empty path, which means this folder."""
-  if not os.fspath(path).strip():
+  if not os.fspath(path or '').strip():
     raise UserError(f'{flag} is empty; name a file or folder (is the variable '
                     'that should hold it set?)')
   return os.path.expanduser(path)

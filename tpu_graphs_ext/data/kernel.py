@@ -150,13 +150,14 @@ class Kernel(Problem):
   @classmethod
   def load(cls, path: str) -> Kernel:
     """Reads one .npz file, or a UserError; see `readable`."""
-    stored = rules.TILE.read(os.path.expanduser(path))
+    stored = rules.TILE.read(files.require_path('path', path))
     return cls(tile_id=tile_id_of(path), **{
         name: stored[key] for name, key in STORED_NAMES.items()})
 
   def save(self, folder: str) -> str:
     """Writes `<folder>/<tile_id>.npz`, the same bytes each time; its path."""
-    path = os.path.join(os.path.expanduser(folder), self.tile_id + '.npz')
+    path = os.path.join(
+        files.require_path('folder', folder), self.tile_id + '.npz')
     content = io.BytesIO()
     np.savez_compressed(content, **self.stored())
     files.write_file(path, content.getvalue())
@@ -246,7 +247,7 @@ def _of_entry(entry: cache.Entry, tile_ids: list[str]) -> Partition:
 def _readable(kernels: Iterable[Kernel], folder: str) -> Iterator[Kernel]:
   """Kernels of equal columns, each `readable` when its turn comes."""
   first = None
-  for kernel in kernels:
+  for kernel in kernels if isinstance(kernels, Iterable) else [kernels]:
     if not isinstance(kernel, Kernel):
       raise UserError('kernels must be of the class Kernel, see Kernel.load; '
                       f'got {type(kernel).__name__}')

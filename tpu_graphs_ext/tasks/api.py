@@ -82,10 +82,8 @@ def measure(kernels: Union[str, Iterable[Kernel]], scores: Mapping[str, Any],
   task, source = loading.task, kernels if isinstance(kernels, str) else name
   if source is not kernels and task.name != LoadSettings.task.name:
     raise UserError(f'kernels= must be the path of {task.problem}s')
-  problems = (
-      task.read(source, loading) if source is kernels else
-      Partition.from_kernels(
-          kernels if isinstance(kernels, Iterable) else [kernels]))
+  problems = (task.read(source, loading) if source is kernels else
+              Partition.from_kernels(kernels))
   return evaluate_lib.evaluation(
       evaluate_lib.ForeignRanker(name, task, scores, keep_repeats=getattr(
           loading, 'keep_repeats', False)),
@@ -126,6 +124,8 @@ def predict(model_dir: str, *, out: str = '', top_configs: Optional[int] = None,
     top_configs: configurations of each kernel; None: 5, or of a program all.
   """
   task = loading.task
+  if (top_configs or 0) > 100_000:  # Shorter rows are padded with 0.
+    raise UserError(f'top_configs={top_configs}: must be at most 100,000')
   path = files.Output('--out', *predictions_csv.KIND).check(
       out or task.csv_name)
   ranker = load_ranker(model_dir, loading)
