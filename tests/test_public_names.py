@@ -67,7 +67,7 @@ def test_what_the_command_line_refuses_is_refused(function):
             if parameter.default is parameter.empty}
   for name in parameters:
     for value in WRONG[name]:
-      rule = ' is empty; ' if value == '' else r'=.*: must be \w'
+      rule = ' is empty; ' if value == '' else r'=.*: must be \S+( \S|$)'
       with pytest.raises(UserError, match=f'^{name}{rule}'):
         function(**{**needed, name: value})
 

@@ -90,7 +90,7 @@ def test_a_schedule_without_tiled_layouts_is_not_from_a_tpu(tmp_path):
 def test_what_cannot_be_ranked(tmp_path):
   for name, rule in (
       ('none.pb', 'no such file; a function is named as module:function'),
-      ('.', 'cannot be read')):
+      (3, 'a program must be a file, .* got int'), ('.', 'cannot be read')):
     with pytest.raises(UserError, match=rule):
       kernel_sources.read_source(name)
   for content, rule in (

@@ -289,7 +289,7 @@ def _taken(value: Any, hint: Any) -> tuple[Any, str]:
   if hint in (int, float, str, bool):
     return value, wrong_kind(hint, value) or _rule(
         value, **_LIMITS.get(hint, {}))
-  settings = isinstance(hint, type) and issubclass(hint, Checked)
-  return value, '' if isinstance(value, origin or hint) else 'a ' + ' or '.join(
-      each.__name__ for each in (hint.__subclasses__() if settings else [
-          origin or hint]))
+  kinds = (isinstance(hint, type) and issubclass(hint, Checked)
+           and hint.__subclasses__()) or [origin or hint]
+  return value, '' if isinstance(value, origin or hint) else (
+      'a ' + ' or '.join(kind.__name__ for kind in kinds))
