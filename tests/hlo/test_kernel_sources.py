@@ -84,7 +84,7 @@ def test_a_schedule_without_tiled_layouts_is_not_from_a_tpu(tmp_path):
   tile = module.computations[1].instructions[0].shape.layout.tiles.add()
   tile.dimensions.extend([8, 128])
   source = kernel_sources.read_source(written(tmp_path, 'a.pb', module))
-  assert names(source) == ['conv'] and not source.notes
+  assert names(source) == ['fusion.23'] and not source.notes
 
 
 def test_what_cannot_be_ranked(tmp_path):

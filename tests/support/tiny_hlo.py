@@ -28,7 +28,7 @@ def elementwise(dims, layout=None, element_type='F32', opcode='tanh'):
   module = protos.HloModuleProto(name='elementwise', entry_computation_id=1)
   entry = module.computations.add(id=1, root_id=11)
   add(entry, 10, 'parameter', dims, layout, element_type=element_type)
-  add(entry, 11, opcode, dims, layout, [10], element_type)
+  add(entry, 11, opcode, dims, layout, [10], element_type).name = 'elementwise'
   return module
 
 

@@ -141,10 +141,8 @@ def _flops(computation, computations: dict, known: dict) -> int:
 def _flops_of(node, nodes: dict, computations: dict, known: dict) -> int:
   of_called = [_flops(computations[called], computations, known)
                for called in node.called_computation_ids]
-  if node.opcode == 'fusion':
+  if node.opcode in _MOVES:  # Of a fusion what it calls counts.
     return sum(of_called)
-  if node.opcode in _MOVES:
-    return 0
   # A tuple's parts have equal sizes, one for each value that is reduced.
   shape = (list(node.shape.tuple_shapes) or [node.shape])[0]
   results = math.prod(shape.dimensions)

@@ -55,7 +55,8 @@ class SourceKernel:
 
   @property
   def name(self) -> str:
-    return self.kernel.tile_id if self.kernel else self.compiled.module.name
+    return self.kernel.tile_id if self.kernel else tpu_compiler.root_of(
+        self.compiled.module).name
 
   @property
   def cycles(self) -> Optional[int]:
@@ -268,7 +269,7 @@ def _each_once(kernels: list[tpu_compiler.CompiledKernel]
   """(kernels with different graphs, messages of those without features)."""
   distinct, faults, uses = {}, [], collections.Counter()
   for compiled in kernels:
-    name = compiled.module.name
+    name = tpu_compiler.root_of(compiled.module).name  # Not the program's.
     uses[name] += 1
     name += f' ({uses[name]})' if uses[name] > 1 else ''
     try:
