@@ -192,6 +192,9 @@ def test_programs_are_compiled(tmp_path, monkeypatch):
                    (program, 'v5e', None)]
   assert source.notes == ['compiled for a TPU v5e by libtpu']
   assert source.tpu == 'v5e'
+  with pytest.raises(UserError, match='cannot be read; write'):
+    read('layers:dense', 'f23[64]')
+  assert len(asked) == 2  # It is said before anything is lowered.
   read('layers:dense', 'example_arguments')
   assert asked[-2] == ('layers:dense', 'example_arguments', '')
   read(written(tmp_path, 'a.pb', elementwise([64, 256])))

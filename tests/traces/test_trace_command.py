@@ -105,7 +105,7 @@ def test_several_traces_and_a_sweep(trace, tmp_path, capsys):
   path = tmp_path / 'hw.json'
   sweep = tmp_path / 'sweep.json'
   sweep.write_text(json.dumps({
-      'tpu_graphs_ext_sweep': {'operator': 0.5, 'runtime': 4, 'profiler': -1},
+      'tpu_graphs_ext_sweep': {'operator': 0.5, 'runtime': 4},
       'traceEvents': [op('aten::add', 0, 20, [[500], [500]]), launch(1, 5),
                       kernel(1, 10, 5, ADD, grid=[4, 1, 1],
                              block=[128, 1, 1])]}))
@@ -118,6 +118,10 @@ def test_several_traces_and_a_sweep(trace, tmp_path, capsys):
   assert step['predicted_us'] is None and step['profiler_us'] == 2 * .5 + 2 * 4
   _, out, _ = run(capsys, trace, '--step=2', '--hardware', path)
   assert 'measured 100.0, not predicted: this needs --calibrate on a pro' in out
+  content = json.loads(sweep.read_text())
+  content['tpu_graphs_ext_sweep'] = {'operator': '1', 'runtime': -1, 'x': 1}
+  (tmp_path / 'odd.json').write_text(json.dumps(content))
+  assert analysis.calibrated(str(tmp_path / 'odd.json')).host == {}
   # The second calibration adds; both at once come to the same.
   path.write_text('')  # As mktemp leaves a file.
   for words in ([sweep], [trace]):
