@@ -156,5 +156,10 @@ def test_the_command(swept, tmp_path, capsys):
       'rank', 'model', 'width', 'seeds', 'trials', 'stopped', 'failed']
   assert said[1].split()[:5] == ['1', 'TinyRanker', '8', '2', '2']
   assert '6 trials: 6 finished' in said
+  swept(kwargs={'width': 13})  # Each trial fails.
+  assert cli.main(['sweep', str(tmp_path / 'grid.json'), '--out', out]) == 1
+  said = capsys.readouterr().out.splitlines()
+  assert said[1].split() == ['TinyRanker', *'0202'] and (
+      '2 trials: 2 failed' in said)
   assert cli.main(['sweep', str(tmp_path / 'no.json'), '--out', out]) == 1
   assert 'no.json: cannot be read' in capsys.readouterr().err

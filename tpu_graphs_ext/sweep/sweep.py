@@ -256,9 +256,11 @@ class Leaderboard:
   def text(self, out: str) -> str:
     """The first rows, and where the rest is."""
     shown = self.table().loc[:, :f'{self._goal}_high'].head(_SHOWN)
+    text = shown.to_string(
+        index=False, na_rep='', float_format='{:.4g}'.format)
     states = self.trials['state'].value_counts()
     lines = [
-        shown.to_string(index=False, na_rep='', float_format='{:.4g}'.format),
+        text.replace('<NA>', 4 * ' '),  # No na_rep for whole numbers.
         '', f'{len(self.trials)} trials: ' + ', '.join(
             f'{number} {state}' for state, number in states.items())]
     if self.best:
