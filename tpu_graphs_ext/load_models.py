@@ -198,6 +198,9 @@ def config_feats(graph):
 def _as_user_errors(name: str) -> Iterator[None]:
   """Reports why a model refuses its arguments, or that it is too large."""
   import tensorflow as tf
+  if (policy := tf.keras.mixed_precision.global_policy().name) != 'float32':
+    raise UserError(f'{name}: computes in float32, but the global policy of '
+                    f'tf.keras.mixed_precision is {policy}; set float32 before')
   try:
     yield
   except (MemoryError, OverflowError, tf.errors.ResourceExhaustedError,

@@ -308,19 +308,14 @@ def test_what_windows_read_is_copied(monkeypatch):
         size=size, stride=1, window_dilation=1, base_dilation=1)
   monkeypatch.setattr(
       candidates, 'choices_of', lambda unused: [[1], [8], [1], [1], [1], [1]])
-  needed = 8 * (2 + 2 + 2) * 2048
-  for bytes_, listed in ((needed, 1), (needed - 1, 0)):
-    machine = with_memory('v3', bytes_)
-    assert len(candidates.candidates(loops_of(module, machine)).tiles) == listed
-  needed += 8 * 4096  # Others have sums in float32 too.
-  for bytes_, listed in ((needed, 1), (needed - 1, 0)):
-    machine = with_memory('v6e', bytes_)
-    assert len(candidates.candidates(loops_of(module, machine)).tiles) == listed
-  module.computations[0].instructions[0].shape.layout.memory_space = 1
-  needed -= 8 * 2 * 2048  # No blocks of what is on the chip.
-  for bytes_, listed in ((needed, 1), (needed - 1, 0)):
-    machine = with_memory('v6e', bytes_)
-    assert len(candidates.candidates(loops_of(module, machine)).tiles) == listed
+  for tpu, tiles, space in (
+      ('v3', 2 + 2 + 2, 0), ('v6e', 2 + 2 + 2 + 2, 0),  # Sums in float32 too.
+      ('v6e', 2 + 2 + 2, 1)):  # No blocks of what is on the chip.
+    module.computations[0].instructions[0].shape.layout.memory_space = space
+    for spare, listed in ((0, 1), (-1, 0)):
+      machine = with_memory(tpu, 8 * tiles * 2048 + spare)
+      legal = candidates.candidates(loops_of(module, machine))
+      assert len(legal.tiles) == listed
 
 
 def needs(module, tile, tpu='v6e', most=False):

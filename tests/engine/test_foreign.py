@@ -180,8 +180,6 @@ def test_paths_of_pathlib_name_what_their_texts_name(saved_model_dir, tmp_path):
   loading = LoadSettings(data_root=str(data.parent), cache_dir='')
   model = pathlib.Path(saved_model_dir)
   assert tpu_graphs_ext.evaluate(model, data, loading=loading).data == str(data)
-  # One has a single configuration.
-  assert len(tpu_graphs_ext.rank(model, data, loading=loading)) == 3
   assert tpu_graphs_ext.predict(model, out=out, loading=loading) == str(out)
   with pytest.raises(UserError, match='mine: lacks'):
     tpu_graphs_ext.measure(data, {}, name='mine', loading=loading)

@@ -98,3 +98,10 @@ def test_an_ensemble_trains_each_member_by_its_own_loss(batch, monkeypatch):
 def test_wrong_arguments_are_refused_by_name(name, kwargs, message):
   with pytest.raises(UserError, match=message):
     load_models.build(name, 10, 5, kwargs)
+
+
+def test_another_policy_of_keras(monkeypatch):
+  monkeypatch.setattr(tf.keras.mixed_precision, 'global_policy',
+                      lambda: tf.keras.mixed_precision.Policy('mixed_float16'))
+  with pytest.raises(UserError, match=r'in float32, .* is mixed_float16; set'):
+    load_models.build('MLP', 10, 5, {})

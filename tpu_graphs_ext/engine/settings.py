@@ -240,7 +240,7 @@ class Loading(Checked):
 
 _Function = TypeVar('_Function', bound=Callable)
 # Numbers among arguments count something, or limit it.
-_LIMITS = {int: {'least': 1}, float: {'positive': True}}
+_LIMITS = {int: {'least': 1}, float: {'positive': True}, str: {}, bool: {}}
 
 
 def checked(function: _Function) -> _Function:
@@ -256,10 +256,8 @@ def checked(function: _Function) -> _Function:
   def call(*args, **kwargs):
     bound = signature.bind(*args, **kwargs)
     for name, value in bound.arguments.items():
-      default = signature.parameters[name].default
-      if value is not default:
-        hint = hints().get(name, Any)
-        value, rule = _taken(value, hint)
+      if value is not (default := signature.parameters[name].default):
+        value, rule = _taken(value, hint := hints().get(name, Any))
         if rule:
           raise UserError(f'{name}={value!r:.100}: must be {rule}')
         if hint is str and default != '':
@@ -286,9 +284,8 @@ def _taken(value: Any, hint: Any) -> tuple[Any, str]:
              for each in values or [None] * (inner[0] is int)]
     rule = next((f'a list, each {rule}' for _, rule in taken if rule), '')
     return value if rule else [each for each, _ in taken], rule
-  if hint in (int, float, str, bool):
-    return value, wrong_kind(hint, value) or _rule(
-        value, **_LIMITS.get(hint, {}))
+  if hint in _LIMITS:
+    return value, wrong_kind(hint, value) or _rule(value, **_LIMITS[hint])
   kinds = (isinstance(hint, type) and issubclass(hint, Checked)
            and hint.__subclasses__()) or [origin or hint]
   return value, '' if isinstance(value, origin or hint) else (
