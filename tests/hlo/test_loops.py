@@ -12,8 +12,8 @@ TUPLE = protos.PrimitiveType.Value('TUPLE')
 def whole(computation, number, opcode, operands=(), **fields):
   """A whole number; a constant if `opcode` is one."""
   if isinstance(opcode, int):
-    add(computation, number, 'constant', [], element_type='S32', **fields
-        ).literal.s32s.append(opcode)
+    node = add(computation, number, 'constant', [], element_type='S32')
+    (node.literal.s32s if opcode < 2**31 else node.literal.u32s).append(opcode)
   else:
     add(computation, number, opcode, [], operands=operands,
         element_type='S32', **fields)
@@ -77,7 +77,7 @@ def counting(start, end, direction='LT', step=1, opcode='add', inner=None):
     ((9, 0, 'GT', -3), 3), ((9, 0, 'GE', -3), 4), ((0, 12, 'NE', 4), 3),
     ((7, 12, 'EQ'), 0), ((12, 12, 'EQ'), 1), ((9, 0, 'LT', -3), 0),
     ((3, 12, 'LT', 2, 'subtract'), None),  # 2 - counter: not a step.
-    ((0, 12, 'NE', 5), None),  # It never gets there.
+    ((0, 12, 'NE', 5), None), ((9, 12, 'LT', 2**32 - 1), None),  # Never, late.
     ((0, 12, 'LT', 0), None), ((1, 12, 'LT', 2, 'multiply'), None)])
 def test_trips_of_a_loop(counter, trips):
   runs, open_loops = loops.runs_of(counting(*counter))

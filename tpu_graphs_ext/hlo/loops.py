@@ -197,9 +197,9 @@ def _call(node, values: _Values) -> tuple[Optional[int], list]:
 
 def _step(index: int, after: Value) -> Optional[int]:
   """By how much a trip changes an element of the state, if always as much."""
-  if isinstance(after, dict) and {**after, None: 0} == {index: 1, None: 0}:
-    return after.get(None, 0)
-  return None
+  if not isinstance(after, dict) or {**after, None: 0} != {index: 1, None: 0}:
+    return None
+  return (after.get(None, 0) + 2**31) % 2**32 - 2**31  # -1 may be unsigned.
 
 
 def _trips(node, values: _Values, initial: list, steps: list) -> Optional[int]:
