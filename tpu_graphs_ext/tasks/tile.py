@@ -60,7 +60,7 @@ _PRESETS = '; '.join(' '.join([f'{name}:', *(
 class TrainSettings(Training):
   """Settings of training in the tile task.
 
-  A setting of `RECIPES` that is not given is None until the recipe fills it in.
+  The recipe fills in what is None; `dataclasses.replace` keeps those values.
   """
   epochs: Optional[int] = as_in(Training, 'epochs', default=None)
   early_stop: Optional[int] = as_in(Training, 'early_stop', default=None)
