@@ -249,8 +249,8 @@ class CostModel:
 
   def _explainer(self, kernel: Kernel, tpu: str = '') -> explain.Explainer:
     tile_search.require_tpu(self._ranker)
-    readable(never_timed(kernel, np.zeros((1, _CONFIG_WIDTH), np.float32)))
-    return tile_search.explainer_of(self._ranker, kernel, tpu=tpu)
+    return tile_search.explainer_of(self._ranker, readable(never_timed(
+        kernel, np.zeros((1, _CONFIG_WIDTH), np.float32))), tpu=tpu)
 
   def _legal_tiles(self, kernel: Kernel, tpu: str) -> np.ndarray:
     """Rows of `config_feat`, float32 [tiles, 24]."""
