@@ -260,8 +260,8 @@ def checked(function: _Function) -> _Function:
         value, rule = _taken(value, hint := hints().get(name, Any))
         if rule:
           raise UserError(f'{name}={value!r:.100}: must be {rule}')
-        if hint is str and default != '':
-          files.require_path(name, value)
+        if hint is str and default != '' and not value.strip():
+          raise UserError(f'{name} is empty; is the variable for it set?')
         bound.arguments[name] = value
     return function(*bound.args, **bound.kwargs)
 
