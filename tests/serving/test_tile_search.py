@@ -96,6 +96,9 @@ def test_runs_of_the_file_give_the_default_and_times(source_kernel):
   assert len(ranking.choices) == ranking.scored == 7
   assert [choice.measured_ns for choice in ranking.choices][:2] == [90, 170]
   assert sorted(choice.place for choice in ranking.choices) == list(range(1, 8))
+  withheld = measured(source_kernel, [[1, 2], [4, 2], [4, 2]], [0, 0, 0])
+  ranking = rank_kernel(ranker_of(source_kernel), withheld, None)
+  assert {choice.measured_ns for choice in ranking.choices} == {None}
 
 
 def test_tiles_that_count_elements_are_not_taken_for_a_tpus(source_kernel):

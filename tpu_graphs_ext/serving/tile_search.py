@@ -244,7 +244,7 @@ def _choices(kernel: Kernel, explainer: explain.Explainer, tiles: np.ndarray,
   """Those at some places of the order, counted from 0; times only against a
   default's."""
   chosen, measured = order[places], {}
-  if kernel.num_configs and (kernel.runtime_ns > 1).all():
+  if (kernel.runtime_ns > 1).all():
     runs = sorted(zip(kernel.runtime_ns.tolist(), map(
         tuple, explainer.tiles(kernel.config_feat).tolist())), reverse=True)
     measured = {tile: runtime_ns for runtime_ns, tile in runs}
