@@ -34,3 +34,6 @@ def test_equal_but_for_rounding():
             'c': np.array([0.0, 1e6])}
   assert agreement.differences(
       {'a': [1, 0], 'b': [0, 1], 'c': [0, 1]}, scores) == {'a': DIFFERENT}
+  scores['a'] /= 2e4  # 5e-6; the middle kernel's tolerance is 1e-5.
+  assert not agreement.differences(
+      {'a': [1, 0], 'b': [0, 1], 'c': [0, 1]}, scores)

@@ -179,6 +179,7 @@ def test_programs_are_compiled(tmp_path, monkeypatch):
     return tpu_compiler.CompiledProgram(
         [compiled(elementwise([64, 256]))], {}, [], 0)
 
+  library = libtpu.library
   monkeypatch.setattr(libtpu, 'library', lambda: 'libtpu.so')
   monkeypatch.setattr(subprocesses, 'lower_named', lower_named)
   monkeypatch.setattr(tpu_compiler, 'compile_program', compile_program)
@@ -194,7 +195,12 @@ def test_programs_are_compiled(tmp_path, monkeypatch):
   assert source.tpu == 'v5e'
   with pytest.raises(UserError, match='cannot be read; write'):
     read('layers:dense', 'f23[64]')
-  assert len(asked) == 2  # It is said before anything is lowered.
+  with monkeypatch.context() as without:
+    without.setenv(libtpu.LIBRARY_VARIABLE, str(tmp_path / 'none.so'))
+    without.setattr(libtpu, 'library', library)
+    with pytest.raises(UserError, match='the TPU compiler is missing'):
+      read('layers:dense', 'f32[64,256]')
+  assert len(asked) == 2  # Both are said before anything is lowered.
   read('layers:dense', 'example_arguments')
   assert asked[-2] == ('layers:dense', 'example_arguments', '')
   read(written(tmp_path, 'a.pb', elementwise([64, 256])))

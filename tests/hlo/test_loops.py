@@ -77,7 +77,8 @@ def counting(start, end, direction='LT', step=1, opcode='add', inner=None):
     ((9, 0, 'GT', -3), 3), ((9, 0, 'GE', -3), 4), ((0, 12, 'NE', 4), 3),
     ((7, 12, 'EQ'), 0), ((12, 12, 'EQ'), 1), ((9, 0, 'LT', -3), 0),
     ((3, 12, 'LT', 2, 'subtract'), None),  # 2 - counter: not a step.
-    ((0, 12, 'NE', 5), None), ((9, 12, 'LT', 2**32 - 1), None),  # Never, late.
+    ((0, 12, 'NE', 5), None), ((12, 0, 'NE', 4), None),  # It never ends, or
+    ((9, 12, 'LT', 2**32 - 1), None),  # only when it overflows.
     ((0, 12, 'LT', 0), None), ((1, 12, 'LT', 2, 'multiply'), None)])
 def test_trips_of_a_loop(counter, trips):
   runs, open_loops = loops.runs_of(counting(*counter))

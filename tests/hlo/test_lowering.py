@@ -97,6 +97,10 @@ def test_functions_of_modules_and_files(module_name):
   # The signature has the shapes; a function returns nested arguments.
   signed = nodes(lowered(f'{module_name}:signed'))['parameter']
   assert list(signed.shape.dimensions) == [8, 16]
+  model = tf.keras.Sequential([tf.keras.layers.Input([8], batch_size=4),
+                               tf.keras.layers.Dense(2)])
+  assert list(nodes(protos.as_module(lowering.lower(model, ())))[
+      'dot'].shape.dimensions) == [4, 2]
   assert list(nodes(lowered(f'{module_name}:nested', 'arguments'))[
       'add'].shape.dimensions) == [4, 8]
 
