@@ -34,6 +34,9 @@ def nested(inputs, bias):
 def arguments():
   return {'x': tf.TensorSpec([4, 8])}, tf.TensorSpec([8])
 
+def argument():
+  return tf.TensorSpec([8, 16], tf.bfloat16)
+
 def broken_arguments():
   return 1 / 0
 '''
@@ -95,8 +98,9 @@ def test_functions_of_modules_and_files(module_name):
   assert set(nodes(
       lowered(f'{module_name}.py:dense', shapes))) == set(by_opcode)
   # The signature has the shapes; a function returns nested arguments.
-  signed = nodes(lowered(f'{module_name}:signed'))['parameter']
-  assert list(signed.shape.dimensions) == [8, 16]
+  for shapes in '', 'argument':
+    signed = nodes(lowered(f'{module_name}:signed', shapes))['parameter']
+    assert list(signed.shape.dimensions) == [8, 16]
   model = tf.keras.Sequential([tf.keras.layers.Input([8], batch_size=4),
                                tf.keras.layers.Dense(2)])
   assert list(nodes(protos.as_module(lowering.lower(model, ())))[
