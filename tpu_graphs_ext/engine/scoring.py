@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import itertools
 import logging
 import os
@@ -91,6 +92,12 @@ class Ranker:
   @property
   def class_name(self) -> str:
     return type(self.model).__name__
+
+  @functools.cached_property
+  def constants(self) -> dict[str, float]:
+    """The model's physical constants; empty if it has no analytic time."""
+    constants = getattr(self.model, 'constants', None)
+    return dict(constants()) if callable(constants) else {}
 
   def read(self, loading: Loading, split: str,
            data: str = '') -> tuple[str, Problems]:

@@ -73,7 +73,7 @@ class CostModel:
     self._program = tf_program.compiled(ranker).get_concrete_function()
     self._specs = self._program.structured_input_signature[0]
     self.name = ranker.name
-    self.constants = tile_search.constants_of(ranker.model)
+    self.constants = dict(ranker.constants)
     self._scores_of = cachetools.cached(
         cachetools.LRUCache(
             _CACHED_TILES, getsizeof=lambda scores: scores.given.size),

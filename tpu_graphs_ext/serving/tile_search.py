@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Optional
+from typing import Optional
 
 import numpy as np
 from tqdm import tqdm
@@ -116,7 +116,7 @@ def explainer_of(ranker: scoring.Ranker, kernel: Kernel,
   is_of_v3 = (MACHINES[ranker.tpu or schema.DEFAULT_TPU] is loops.machine
               is MACHINES[schema.DEFAULT_TPU])
   return explain.Explainer(
-      kernel, constants_of(ranker.model) if is_of_v3 else None, loops)
+      kernel, ranker.constants if is_of_v3 else None, loops)
 
 
 def rank_kernel(ranker: scoring.Ranker, source: kernel_sources.SourceKernel,
@@ -146,7 +146,7 @@ def rank_kernel(ranker: scoring.Ranker, source: kernel_sources.SourceKernel,
     chosen, default_from = _default(
         kernel, kernel_sources.FROM_COMPILER if compiled.window else
         kernel_sources.FROM_FILE, explainer, legal.tiles)
-    default_ns = float(times[chosen]) if constants_of(ranker.model) else None
+    default_ns = float(times[chosen]) if ranker.constants else None
     place = int(np.flatnonzero(order == chosen)[0])
     *choices, default = _choices(
         kernel, explainer, legal.tiles, scores, order,
@@ -173,12 +173,6 @@ def _with_default(source: kernel_sources.SourceKernel,
       f"the compiler's tile, output {list(bounds[0])}, kernel "
       f'{list(bounds[1])}, belongs to another tensor than the one that is '
       'tiled here']
-
-
-def constants_of(model: Any) -> dict[str, float]:
-  """A model's physical constants; empty if it has no analytic time."""
-  constants = getattr(model, 'constants', None)
-  return dict(constants()) if callable(constants) else {}
 
 
 def legal_tiles(explainer: explain.Explainer, kernel: Kernel

@@ -12,6 +12,7 @@ Sizes and indices are int64. F and G are the columns that normalising keeps.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,7 +37,18 @@ _FIXED = 'op/sizes', 'feed/sizes', 'config/sizes', 'g/tile_id'
 
 def kernel_graph(kernel: Kernel, stats: FeatureStats) -> tfgnn.GraphTensor:
   """One kernel with all its configurations, as a batch of one component."""
-  return batch_graph([kernel], [np.arange(kernel.num_configs)], stats)
+  arrays = batch_arrays([kernel], [np.arange(kernel.num_configs)], stats)
+  # TF-GNN's checks in Python take twice the time of a traced function.
+  return _traced_graph(tuple((name, array.dtype, array.shape[1:])
+                             for name, array in arrays.items()))(arrays)
+
+
+@functools.cache
+def _traced_graph(columns: tuple) -> Callable[[Arrays], tfgnn.GraphTensor]:
+  """`graph_tensor` of one kernel, from (name, dtype, columns) of its arrays."""
+  return tf.function(graph_tensor, autograph=False, input_signature=[{
+      name: _spec(dtype, shape, 1 if name in _FIXED else None)
+      for name, dtype, shape in columns}])
 
 
 def kernel_graphs(partition: Partition, stats: FeatureStats) -> tf.data.Dataset:
@@ -130,9 +142,8 @@ def generated(owner: Any, make: Callable[[Any], Iterator[Arrays]],
   `fixed`; `to_graph` makes an element of each.
   """
   signature = {
-      name: tf.TensorSpec(
-          [len(array) if name in fixed else None, *array.shape[1:]],
-          tf.string if array.dtype == object else array.dtype)
+      name: _spec(array.dtype, array.shape[1:],
+                  len(array) if name in fixed else None)
       for name, array in example.items()}
   known = weakref.ref(owner)
   dataset = tf.data.Dataset.from_generator(
@@ -146,6 +157,11 @@ def generated(owner: Any, make: Callable[[Any], Iterator[Arrays]],
   dataset = dataset.with_options(options)
   dataset.owner = owner
   return dataset
+
+
+def _spec(dtype: np.dtype, columns: tuple, rows: int | None) -> tf.TensorSpec:
+  return tf.TensorSpec(
+      [rows, *columns], tf.string if dtype.hasobject else dtype)
 
 
 def batch_arrays(kernels: Sequence[Kernel], configs: Sequence[np.ndarray],
