@@ -21,6 +21,7 @@ from typing import Any, Optional
 
 from tpu_graphs_ext import files
 from tpu_graphs_ext.data import cache
+from tpu_graphs_ext.engine.settings import MOST_SEED
 from tpu_graphs_ext.errors import UserError, how_to_install, reason_of
 from tpu_graphs_ext.sweep import pool
 from tpu_graphs_ext.sweep.grid import Configuration, Grid, Prune
@@ -204,7 +205,8 @@ def _row(trial: Any) -> dict[str, Any]:
          **trial.user_attrs.get('result', {})}
   files.parse_json(json.dumps(row), f'trial {trial.number}')  # Its limits.
   for name, kinds in _KINDS.items():
-    if type(row[name]) not in kinds:
+    if type(row[name]) not in kinds or (
+        name == 'seed' and not 0 <= row[name] <= MOST_SEED):
       raise ValueError(f'{name} of trial {trial.number} is {row[name]!r}')
   if not all(type(value) in (int, float) for value in row['values'].values()):
     raise ValueError(f'values of trial {trial.number} must be numbers')
