@@ -198,9 +198,6 @@ def config_feats(graph):
 def _as_user_errors(name: str) -> Iterator[None]:
   """Reports why a model refuses its arguments, or that it is too large."""
   import tensorflow as tf
-  if (policy := tf.keras.mixed_precision.global_policy().name) != 'float32':
-    raise UserError(f'{name}: computes in float32, but the global policy of '
-                    f'tf.keras.mixed_precision is {policy}; set float32 before')
   try:
     yield
   except (MemoryError, OverflowError, tf.errors.ResourceExhaustedError,
@@ -223,7 +220,13 @@ def build(name: str, num_configs: int, num_ops: int, kwargs: dict[str, Any],
 
   Raises UserError for what the model or its constructor refuses.
   """
+  import tensorflow as tf
   cls = class_taking(name, kwargs, models_py)
+  policy = tf.keras.mixed_precision.global_policy().name
+  # The package's; your own may compute as they like.
+  if hasattr(cls, '_create_for') and policy != 'float32':
+    raise UserError(f'{name}: computes in float32, but the global policy of '
+                    f'tf.keras.mixed_precision is {policy}; set float32 before')
   with _as_user_errors(name):
     model = cls(num_configs, num_ops, **kwargs)
   if graph is not None:

@@ -22,7 +22,7 @@ def path(tmp_path) -> str:
 
 def with_array(path: str, name: str, npy: bytes,
                method: int = zipfile.ZIP_STORED) -> str:
-  """Puts other bytes in the place of one array."""
+  """Puts other bytes in place of one array."""
   with zipfile.ZipFile(path) as archive:
     members = {member: archive.read(member) for member in archive.namelist()}
   members[name + '.npy'] = npy

@@ -76,7 +76,7 @@ def test_kernels_that_are_none():
     with pytest.raises(UserError, match='must be of the class Kernel'):
       tpu_graphs_ext.measure(kernels, {})
   tpu_graphs_ext.measure(KERNELS[0], {'net_a': [1, 2, 3, 4]})
-  with pytest.raises(UserError, match='some kernels have one name'):
+  with pytest.raises(UserError, match='two of the kernels have the same name'):
     tpu_graphs_ext.measure(2 * KERNELS, {})
   with pytest.raises(UserError, match='must be the path of programs'):
     tpu_graphs_ext.measure(KERNELS, {}, loading=LAYOUT.loading())

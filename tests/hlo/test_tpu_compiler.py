@@ -268,7 +268,7 @@ def test_every_generation_compiles():
     assert all(500 < window.cycles < 10_000 for window in windows)
   for content, message in (
       (b'garbage', 'refuses it .*garbage'),
-      (PROGRAM.replace(b'<128x', b'<?x'), 'a number in the place of each')):
+      (PROGRAM.replace(b'<128x', b'<?x'), 'a number in place of each')):
     with pytest.raises(UserError, match=message):
       tpu_compiler.compile_program(programs.Program(content, 'mlir'), 'v3')
   assert 'each ?' in tpu_compiler._advice(

@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from support import model_checks as checks
+from support import tiny_models
 from tpu_graphs_ext import load_models
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.tasks import tile_batches
@@ -105,3 +106,5 @@ def test_another_policy_of_keras(monkeypatch):
                       lambda: tf.keras.mixed_precision.Policy('mixed_float16'))
   with pytest.raises(UserError, match=r'in float32, .* is mixed_float16; set'):
     load_models.build('MLP', 10, 5, {})
+  # Another's model may be made for it.
+  load_models.build('TinyRanker', 10, 5, {}, tiny_models.__file__)

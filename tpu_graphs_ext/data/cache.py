@@ -82,7 +82,7 @@ def open_or_build(entry: str, dtypes: Mapping[str, Any],
     try:
       return read(Entry(entry))
     except DAMAGE as error:
-      # As text, for who keeps the record would keep the files open.
+      # As text: whoever keeps the record would keep the files open.
       _log.warning('%s: the cache is damaged (%s) and will be built again',
                    entry, str(error))
     files.require_own(entry, {}, [META_FILE, *dtypes])

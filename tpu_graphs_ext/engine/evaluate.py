@@ -57,7 +57,8 @@ class ForeignRanker:
                 unused_what: str) -> Iterator[tuple[Problem, Scores]]:
     """Yields every problem with its scores, or raises a UserError."""
     if len(set(problems.names)) < len(problems):
-      raise UserError(f'{self.name}: some {self.task.problem}s have one name')
+      raise UserError(f'{self.name}: two of the '
+                      f'{self.task.problem}s have the same name')
     if missing := sorted(set(problems.names) - self.of.keys()):
       raise UserError(
           f'{self.name}: lacks {len(missing)} of {len(problems)} '

@@ -99,7 +99,7 @@ def _advice(message: str, program: programs.Program, tpu: str) -> str:
             'or shard the program, or make it smaller')
   if re.search(r'Unbounded dynamism|tensor<(\d+x)*\?', message):
     return ('; a TPU compiles for whole sizes: export the program with a '
-            'number in the place of each ?, such as the batch')
+            'number in place of each ?, such as the batch')
   if PALLAS_TARGET.encode() in program.content:
     return ('; it has Pallas kernels, which may need the libtpu of the JAX '
             'that lowers them: name that one in '

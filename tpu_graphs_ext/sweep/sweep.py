@@ -260,7 +260,7 @@ class Leaderboard:
         index=False, na_rep='', float_format='{:.4g}'.format)
     states = self.trials['state'].value_counts()
     lines = [
-        text.replace('<NA>', 4 * ' '),  # No na_rep for whole numbers.
+        text.replace('<NA>', 4 * ' '),  # Not by na_rep.
         '', f'{len(self.trials)} trials: ' + ', '.join(
             f'{number} {state}' for state, number in states.items())]
     if self.best:

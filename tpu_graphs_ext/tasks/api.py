@@ -79,11 +79,12 @@ def measure(kernels: Union[str, Iterable[Kernel]], scores: Mapping[str, Any],
     UserError: scores of a kernel are missing, of another size or not finite, or
       the kernels have no labels.
   """
-  task, source = loading.task, kernels if isinstance(kernels, str) else name
-  if source is not kernels and task.name != LoadSettings.task.name:
+  task, is_path = loading.task, isinstance(kernels, str)
+  if not is_path and task.name != LoadSettings.task.name:
     raise UserError(f'kernels= must be the path of {task.problem}s')
-  problems = (task.read(source, loading) if source is kernels else
-              Partition.from_kernels(kernels))
+  source = kernels if is_path else name
+  problems = (task.read(source, loading) if is_path
+              else Partition.from_kernels(kernels))
   return evaluate_lib.evaluation(
       evaluate_lib.ForeignRanker(name, task, scores, keep_repeats=getattr(
           loading, 'keep_repeats', False)),
