@@ -177,7 +177,7 @@ def test_a_model_trained_before_the_swap_predicts_the_same(
   before = predictions_script(untouched, model_dir, data, tmp_path)
   after = predictions_script(swapped, model_dir, data, tmp_path)
   ranker = scoring.load_ranker(model_dir, all_kernels(data))
-  scores = {f'tile:xla:{kernel.tile_id}': ranker.scores(kernel)
+  scores = {f'tile:xla:{kernel.tile_id}': ranker.scored(kernel).given
             for kernel in read.read_kernels(f'{data}/test')}
   for rows in (before, after):
     assert not agreement.differences(rows, scores)
@@ -207,8 +207,8 @@ def test_same_weights_give_the_same_scores_and_losses(
   kernels = [Kernel.load(path)
              for path in sorted(glob.glob(f'{data}/valid/*.npz'))]
   feature_stats = checks.stats_of(kernels)
-  graph = tile_batches.batch_graph(
-      kernels[:4], np.zeros((4, 10), int) + np.arange(10) % 2, feature_stats)
+  graph = tile_batches.graph_tensor(tile_batches.batch_arrays(
+      kernels[:4], np.zeros((4, 10), int) + np.arange(10) % 2, feature_stats))
   ours = checks.make(name, **kwargs)
   tf.keras.utils.set_random_seed(2)
   theirs = getattr(their_models, name)(10, checks.NUM_OPS, **kwargs)

@@ -118,4 +118,5 @@ def test_same_spec_and_graph_of_a_batch(baseline, dataset, stats):
       [int(np.flatnonzero(kernel.runtime_rel == value)[0]) for value in row]
       for kernel, row in zip(kernels, runtimes)])
   assert_as_dumped(
-      tile_batches.batch_graph(kernels, drawn, stats), baseline, 'batch')
+      tile_batches.graph_tensor(
+          tile_batches.batch_arrays(kernels, drawn, stats)), baseline, 'batch')

@@ -78,8 +78,8 @@ def test_a_run_file_of_the_baseline_needs_the_data(trained, copied):
   model_dir = tiny_handin.change_run(copied[0], tiny_handin.as_baseline)
   data_root = trained.run_info['settings']['data_root']
   np.testing.assert_array_equal(
-      load(model_dir, data_root=data_root).scores(kernel),
-      ranker.scores(kernel))
+      load(model_dir, data_root=data_root).scored(kernel).given,
+      ranker.scored(kernel).given)
   with pytest.raises(UserError, match=(
       r'does not exist.*; --data_root must name the data that .*trained')):
     load(model_dir)
@@ -179,7 +179,7 @@ def test_full_disk_keeps_the_last_good_model(trained, tmp_path):
   try:
     good = tiny_handin.copy_run(trained.model_dir, disk)
     kernel = tiny_kernels.chain()
-    scores = load(good).scores(kernel)
+    scores = load(good).scored(kernel).given
     full = disk / 'full'
     with contextlib.suppress(OSError), full.open('wb', buffering=0) as file:
       while True:
@@ -191,7 +191,7 @@ def test_full_disk_keeps_the_last_good_model(trained, tmp_path):
         path, 'saved_model.pb').write_bytes(bytes(10 ** 6)))
     with pytest.raises(UserError, match=r'cannot be written.*free some space'):
       artifacts.save_run(model, trained.run_info, str(disk), TILE)
-    np.testing.assert_array_equal(load(good).scores(kernel), scores)
+    np.testing.assert_array_equal(load(good).scored(kernel).given, scores)
     assert not [name for name in os.listdir(disk) if name.endswith('.tmp')]
   finally:
     subprocess.run(['umount', disk], check=True)
@@ -218,7 +218,8 @@ def test_weights_only_give_the_same_scores(saved_model_dir, tmp_path):
   whole, other = (scoring.load_ranker(model_dir, LoadSettings())
                   for model_dir in (saved_model_dir, made))
   for kernel in saved_run.KERNELS:
-    np.testing.assert_array_equal(whole.scores(kernel), other.scores(kernel))
+    np.testing.assert_array_equal(
+        whole.scored(kernel).given, other.scored(kernel).given)
 
 
 def test_verbs_and_python_without_a_model_take_the_packages(

@@ -67,14 +67,14 @@ def test_scores_columns_and_opcodes_that_do_not_fit(caplog):
   partition = Partition.from_kernels([kernel])
   with pytest.raises(UserError, match=r'model_x: scores of tiny_net_0 have the '
                      r'shape \(1, 3\); it must be \(1, 2\)'):
-    ranker_of(FixedModel([[1, 2, 3]]), partition).scores(kernel)
+    ranker_of(FixedModel([[1, 2, 3]]), partition).scored(kernel)
   with pytest.raises(UserError, match='scores of tiny_net_0 are NaN or'):
-    ranker_of(FixedModel([[1, math.nan]]), partition).scores(kernel)
+    ranker_of(FixedModel([[1, math.nan]]), partition).scored(kernel)
   narrow = tiny_kernels.make_kernel(num_configs=2, config_width=7)
   with pytest.raises(UserError, match=r'config_feat has 7 columns, but .* 24'):
-    ranker_of(FixedModel([[1, 2]]), partition).scores(narrow)
+    ranker_of(FixedModel([[1, 2]]), partition).scored(narrow)
   ranker = ranker_of(FixedModel([[1, 2]]), partition, num_ops=4)
-  assert ranker.scores(kernel).tolist() == [1, 2]
+  assert ranker.scored(kernel).given.tolist() == [1, 2]
   assert ranker.model.opcodes == [2, 3, 0]
   assert caplog.messages == [
       'model_x was trained on opcodes below 4; nodes with others, up to 4, '

@@ -156,7 +156,7 @@ def test_nan_stops_and_keeps_the_last_good_model(data_root, tmp_path):
   names = sorted(os.listdir(tmp_path))
   assert [name.split('_')[0] for name in names] == ['model', 'run']
   ranker = load(str(tmp_path / names[0]))
-  assert np.isfinite(ranker.scores(tiny_kernels.chain())).all()
+  assert np.isfinite(ranker.scored(tiny_kernels.chain()).given).all()
 
 
 def test_scores_of_another_shape_are_refused_at_once(data_root, tmp_path):

@@ -55,8 +55,8 @@ def make(name, **changes):
 
 
 def batch_of(number, num_configs=12):
-  return tile_batches.batch_graph(
-      KERNELS[:number], np.tile(np.arange(num_configs), (number, 1)), STATS)
+  return tile_batches.graph_tensor(tile_batches.batch_arrays(
+      KERNELS[:number], np.tile(np.arange(num_configs), (number, 1)), STATS))
 
 
 def scores_of(model, kernel) -> np.ndarray:

@@ -34,8 +34,8 @@ def scored(model: tf.keras.Model) -> None:
   for number, kernels in itertools.groupby(
       sorted(extreme_kernels.kernels_to_rank(), key=configs_of), configs_of):
     kernels = list(kernels)
-    scores = model(tile_batches.batch_graph(
-        kernels, np.tile(np.arange(number), (len(kernels), 1)), STATS))
+    scores = model(tile_batches.graph_tensor(tile_batches.batch_arrays(
+        kernels, np.tile(np.arange(number), (len(kernels), 1)), STATS)))
     assert scores.shape == (len(kernels), number)
     for kernel, row in zip(kernels, scores):
       assert np.isfinite(row).all(), kernel.tile_id

@@ -20,8 +20,8 @@ MEMBERS = {'members': {'LateJoinGCN': SMALL}, 'copies': 2}
 @pytest.fixture
 def batch():
   kernels = checks.kernels()
-  graph = tile_batches.batch_graph(
-      kernels, np.tile(np.arange(10), (4, 1)), checks.stats_of(kernels))
+  graph = tile_batches.graph_tensor(tile_batches.batch_arrays(
+      kernels, np.tile(np.arange(10), (4, 1)), checks.stats_of(kernels)))
   labels = np.stack([kernel.runtime_rel[:10] for kernel in kernels])
   return graph, tf.constant(labels, tf.float32)
 

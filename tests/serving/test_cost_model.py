@@ -46,7 +46,7 @@ def ranker(saved_model_dir):
 def test_scores_are_those_of_forward(model, ranker, tmp_path, monkeypatch):
   for kernel in KERNELS:
     np.testing.assert_allclose(
-        model.score(kernel), ranker.scores(kernel), **model_checks.CLOSE)
+        model.score(kernel), ranker.scored(kernel).given, **model_checks.CLOSE)
   monkeypatch.setenv('HOME', str(tmp_path))
   expected, path = model.score(KERNEL), KERNEL.save('~/kernels')
   arrays = saved_run.arrays_of(KERNEL)

@@ -44,7 +44,7 @@ def loaded(exported):
 def expected(saved_model_dir):
   """Scores of all kernels."""
   ranker = scoring.load_ranker(saved_model_dir, LoadSettings())
-  return [ranker.scores(kernel) for kernel in KERNELS]
+  return [ranker.scored(kernel).given for kernel in KERNELS]
 
 
 def run(loaded, arrays):

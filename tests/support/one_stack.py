@@ -43,7 +43,7 @@ def said_of(data_root: str, out: str) -> dict:
     (model_dir,) = glob.glob(os.path.join(out, name, 'model_*'))
     ranker = scoring.load_ranker(model_dir, LoadSettings())
     said[name] = {
-        'scores': [ranker.scores(kernel).tolist() for kernel in valid],
+        'scores': [ranker.scored(kernel).given.tolist() for kernel in valid],
         'errors': evaluate.measure(ranker, valid, 'valid').filter(
             like='slowdown_').mean().to_dict(),
         'predictions': dict(rank.best_configs(ranker, test, 5))}

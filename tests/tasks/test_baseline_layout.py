@@ -96,7 +96,7 @@ def test_the_unchanged_script_runs_to_its_predictions(
   ranker = scoring.load_ranker(model_dir, LayoutLoadSettings(
       data_root=data, cache_dir=''))
   for program in programs.read_programs(f'{data}/xla/random/test'):
-    scores = ranker.scores(program)
+    scores = ranker.scored(program).given
     order = rows[f'layout:xla:random:{program.name}']
     assert (np.diff(scores[order]) > -1e-4).all()  # But for rounding.
   statistics = [weight for weight in saved.trainable_variables
@@ -139,7 +139,7 @@ def test_the_organisers_script_measures_what_our_host_trained(
   ranker = scoring.load_ranker(run.model_dir, LayoutLoadSettings(
       data_root=root, cache_dir=str(tmp_path / 'ours')))
   program = programs.read_programs(f'{root}/xla/random/valid')[0]
-  scores = ranker.scores(program)[drawn[name]]
+  scores = ranker.scored(program).given[drawn[name]]
   runtime = program.runtime_ns[drawn[name]]
   assert graph == name
   np.testing.assert_allclose(

@@ -57,7 +57,8 @@ def test_members_are_compiled_as_one_model(tmp_path):
   assert args['run_id'] == 'seed1_lr_schedule=cosine_list_size=50_members=2'
   model, kernel = task.compiled_model(prepared, splits), tiny_kernels.chain()
   whole, first, second = (
-      scoring.Ranker(part, splits.stats, splits.num_ops, TILE).scores(kernel)
+      scoring.Ranker(
+          part, splits.stats, splits.num_ops, TILE).scored(kernel).given
       for part in (model, *model._members))
   assert np.abs(first - second).max() > 0
   assert len(whole) == kernel.num_configs

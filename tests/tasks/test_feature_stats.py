@@ -103,7 +103,7 @@ def test_train_passes_them_and_says_what_tiles_count(
   # The baseline scales with all kernels: raw sizes come out the same.
   kernel = Kernel.load(str(next((data_root / 'valid').iterdir())))
   ours, theirs = (
-      scoring.Ranker(model, stats, splits.num_ops, TILE).scores(kernel)
+      scoring.Ranker(model, stats, splits.num_ops, TILE).scored(kernel).given
       for stats in (splits.stats, FeatureStats.of_partition(every)))
   np.testing.assert_allclose(theirs, ours, rtol=1e-5)
 

@@ -74,7 +74,8 @@ def test_the_csv_has_every_configuration_of_every_test_program(
   for name, order in rows.items():
     program, = [candidate for candidate in ranker.read(loading, 'test')[1]
                 if name.endswith(candidate.name)]
-    assert order == np.argsort(ranker.scores(program), kind='stable').tolist()
+    assert order == np.argsort(
+        ranker.scored(program).given, kind='stable').tolist()
   again = api.predict(
       trained.model_dir, out=str(tmp_path / 'p.csv'), loading=loading)
   with open(again, 'rb') as new, open(trained.csv_path, 'rb') as old:
@@ -85,7 +86,7 @@ def test_the_csv_has_every_configuration_of_every_test_program(
 def test_chunks_of_configurations_change_nothing(
     ranker, data_root, monkeypatch):
   program = programs.read_programs(f'{data_root}/xla/random/valid')[0]
-  whole = ranker.scores(program)
+  whole = ranker.scored(program).given
   seen = []
 
   def forward(graph, num_configs):
@@ -95,7 +96,7 @@ def test_chunks_of_configurations_change_nothing(
   monkeypatch.setattr(ranker.model, 'forward', forward)
   # 5 configurable nodes: 5 configurations have this many numbers.
   monkeypatch.setattr(layout_batches, 'SCORED_FLOATS', 5 * 5 * 18)
-  np.testing.assert_allclose(ranker.scores(program), whole, rtol=1e-5)
+  np.testing.assert_allclose(ranker.scored(program).given, whole, rtol=1e-5)
   assert seen == [5, 5, 2]
 
 

@@ -63,10 +63,10 @@ def test_kernel_graph_by_hand():
     tile_batches.kernel_graph(tiny_kernels.chain(node_width=9), CORNER_STATS)
 
 
-def test_batch_graph_by_hand():
-  graph = flat(tile_batches.batch_graph(
+def test_a_batch_by_hand():
+  graph = flat(tile_batches.graph_tensor(tile_batches.batch_arrays(
       [tiny_kernels.chain(), tiny_kernels.one_node(), tiny_kernels.diamond()],
-      np.array([[3, 0], [1, 2], [4, 4]]), CORNER_STATS))
+      np.array([[3, 0], [1, 2], [4, 4]]), CORNER_STATS)))
   for name, expected in {
       'op.sizes': [3, 1, 4], 'op.op': [12, 13, 14, 2, 22, 23, 24, 25],
       # The diamond's nodes follow 3 + 1 others; one_node has no edge.
@@ -130,7 +130,8 @@ def test_batches_hold_the_values_of_their_kernels(partition, stats):
              for kernel, row in zip(kernels, runtimes.reshape(3, 6))]
     assert all(len(set(row)) == 6 for row in drawn)  # Without replacement.
     assert_equal_graphs(graph, flat(
-        tile_batches.batch_graph(kernels, np.array(drawn), stats)))
+        tile_batches.graph_tensor(tile_batches.batch_arrays(
+            kernels, np.array(drawn), stats))))
 
 
 def test_seed_fixes_every_epoch(partition, stats):

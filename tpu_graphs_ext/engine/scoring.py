@@ -133,10 +133,6 @@ class Ranker:
           bar.update()
           yield problem, scores.result()
 
-  def scores(self, problem: Problem) -> np.ndarray:
-    """The output of `forward` for one problem: float32 [configs]."""
-    return self.scored(problem).given
-
   def prepared(self, problem: Problem) -> Problem:
     """One problem with opcodes that the model knows; checks its columns."""
     self.stats.node.require_columns(problem.node_feat, 'node_feat')

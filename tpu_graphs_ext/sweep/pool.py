@@ -32,7 +32,7 @@ from tpu_graphs_ext.errors import UserError, how_to_install, reason_of
 # Attempts at an item whose process dies. A cluster has its own number:
 # distributed.scheduler.allowed-failures, by default 3 more attempts.
 TRIES = 3
-_DIED = 'its worker died'
+DIED = 'its worker died'
 
 _ANSWER_SECONDS = 20  # For a scheduler to answer.
 _WORKER_SECONDS = 60  # For it to have a first worker.
@@ -80,11 +80,7 @@ def run(function: Callable[[Any], Any], items: Iterable[tuple[str, Any]], *,
 
 def died(times: int) -> str:
   """The error of an item whose worker died each time."""
-  return f'{_DIED}, {times} times (killed, or out of memory)'
-
-
-def is_death(error: str) -> bool:
-  return error.startswith(_DIED)
+  return f'{DIED}, {times} times (killed, or out of memory)'
 
 
 def called(function: Callable[[Any], Any], item: Any) -> tuple[Any, str]:

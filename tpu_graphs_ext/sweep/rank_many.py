@@ -138,7 +138,7 @@ def _rank(settings: Settings, left: Sequence[Found], journal: _Journal,
                 rank_file, tasks, workers=workers,
                 scheduler=scheduler)) as outcomes:
     for path, lines, error in outcomes if left else ():
-      if error and not pool.is_death(error):  # All others would end like that.
+      if error and not error.startswith(pool.DIED):  # All would.
         raise UserError(error)
       file = by_path[path]
       journal.add(file, lines or settings.line(file.name, error))

@@ -61,12 +61,6 @@ def kernel_graphs(partition: Partition, stats: FeatureStats) -> tf.data.Dataset:
                    len(partition), graph_tensor, _FIXED)
 
 
-def batch_graph(kernels: Sequence[Kernel], configs: Sequence[np.ndarray],
-                stats: FeatureStats) -> tfgnn.GraphTensor:
-  """Several kernels, each with as many of its configurations, int64 [c]."""
-  return graph_tensor(batch_arrays(kernels, configs, stats))
-
-
 def training_dataset(
     partition: Partition, stats: FeatureStats, *, batch_size: int = 10,
     num_configs: int = 10, least_configs: int | None = None,
