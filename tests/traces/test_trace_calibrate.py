@@ -100,6 +100,10 @@ def test_arithmetic_has_its_own_formula():
     assert known.us(name, size) == pytest.approx(8, rel=0.2)
   for name, label in (('dgemm_x', 'product, double'),
                       ('conv_x', 'convolution, float'),
+                      # By Inductor: what it generated, then what it fused.
+                      ('triton_poi_fused_addmm_relu_0', 'element-wise'),
+                      ('triton_per_fused_convolution_sum_1', 'reduction'),
+                      ('triton_tem_fused_mm_2', 'product, float'),
                       ('Functor<half>', 'element-wise')):
     assert kinds.class_of(name) == label
 
@@ -359,7 +363,7 @@ def test_work_waits_for_what_its_stream_got_before_the_trace():
   part = kineto.steps_of(trace, [1, 2])
   assert replay.replay(part, replay.host_of(part), {
       each: each.duration_us for each in part.work}) == (
-          (150 - 40) / 2, (150 - 40) / 2, [])
+          (150 - 40) / 2, (150 - 40) / 2, (20 + 40) / 2, [])
 
 
 def test_a_step_that_the_host_bounds_has_all_of_its_time():
@@ -379,7 +383,7 @@ def test_steps_of_an_interrupted_host_are_left_out(tmp_path):
   events, start = [], 0
   for number, us in enumerate((900, 100, 120, 400, 110, 130), 1):
     events += [tiny.step(number, start, us), launch(number, start + us - 50),
-               kernel(number, start + us - 40, 5)]
+               kernel(number, start + us - 40, us // 30)]
     start += us
   trace = traced(*events)
   part = kineto.steps_of(trace, None)
@@ -387,7 +391,7 @@ def test_steps_of_an_interrupted_host_are_left_out(tmp_path):
   host = replay.host_of(part)
   assert host['pause step >  k'] == ((50 + 70 + 60 + 80) / 4, 4)
   assert replay.replay(part, host, times) == (
-      pytest.approx(115), pytest.approx(115), [1, 4])
+      pytest.approx(115), pytest.approx(115), (3 + 4 + 3 + 4) / 4, [1, 4])
   path = tiny.write(tmp_path / 't.json', events)
   assert analysis.text(analysis.compared(path, None, analysis.calibrated(
       path))).endswith('\nLeft out are steps that took longer: 1, 4')
@@ -395,7 +399,19 @@ def test_steps_of_an_interrupted_host_are_left_out(tmp_path):
   part = kineto.steps_of(trace, range(3, 7, 2))
   assert replay.host_of(part)['pause step >  k'] == ((70 + 60) / 2, 2)
   assert replay.replay(part, host, dict.fromkeys(part.work, 5)) == (
-      pytest.approx(115), pytest.approx(115), [])
+      pytest.approx(115), pytest.approx(115), (4 + 3) / 2, [])
+
+
+def test_a_gpu_is_busy_while_anything_runs_on_it():
+  """From 10 to 40 on two streams, and from 50 to 60; another GPU beside it."""
+  for beside_us, busy_us in ((15, 40), (45, 45)):
+    beside = kernel(4, 10, beside_us)
+    beside['args']['device'] = 1
+    trace = traced(*(launch(number, 2 * number) for number in range(1, 5)),
+                   kernel(1, 10, 20), kernel(2, 20, 20, stream=8),
+                   kernel(3, 50, 10), beside)
+    times = {each: each.duration_us for each in trace.work}
+    assert replay.replay(trace, {}, times)[1:] == (60 - 2, busy_us, [])
 
 
 # ------------------------------------------------------------------- the file

@@ -45,7 +45,7 @@ def learned(trace, tmp_path):
 def test_calibrated_on_one_step_predicted_on_another(trace, tmp_path, capsys):
   path = tmp_path / 'hw.json'
   _, out, _ = run(capsys, trace, '--step=1', '--calibrate', path)
-  assert 't.json.gz, a GPU, steps 1-1, 2 kernels; 2 functions' in out
+  assert 't.json.gz, a GPU, steps 1-1, 28 us in 2 kernels; 2 functions' in out
   code, out, _ = run(capsys, trace, '--step=2', '--hardware', path, '--json')
   content = json.loads(out)
   added, communication = content['kernels']
@@ -142,6 +142,16 @@ def test_several_traces_and_a_sweep(trace, tmp_path, capsys):
       {'deviceProperties': [{'name': 'A100'}], **content}))
   assert 'is of A100, but ' in error_of(
       capsys, tmp_path / 'a100.json', f'--calibrate={path}')
+
+
+def test_two_recordings_may_have_one_name(tmp_path):
+  paths = []
+  for us in (5, 6):
+    (tmp_path / str(us)).mkdir()
+    paths.append(tiny.write(tmp_path / str(us) / 't.json', [
+        launch(1, 0), kernel(1, 3, us)]))
+  assert analysis.calibrated(paths).sources == (
+      't.json, a GPU, all, 5 us in 1', 't.json, a GPU, all, 6 us in 1')
 
 
 def test_a_sweep_of_another_program_is_recognized(tmp_path):

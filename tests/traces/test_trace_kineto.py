@@ -45,6 +45,13 @@ def test_times_that_were_cut_off_to_whole_microseconds():
     assert around(traced(outer, inner), 'two') == expected
 
 
+def test_nanoseconds_of_times_since_1970_are_kept():
+  """As PyTorch 2.3 writes them; their sums are rounded to quarters of 1 us."""
+  start = 1712195495502094.5
+  work, = traced(launch(1, start), kernel(1, start + 5, 1.376)).work
+  assert work.duration_us == pytest.approx(1.376, abs=1e-6)
+
+
 def test_events_without_times_are_left_out():
   for change in ({'ts': None}, {'dur': -1}, {'ts': float('nan')},
                  {'ts': True}, {'dur': '5'}, {'ph': 'i'}):

@@ -53,7 +53,7 @@ def test_errors(name, steps, other, others, bounds, step):
     ('negative_queue*/rank0.json.gz', range(553, 555))])
 def test_a_step_is_right_when_its_kernels_are(name, steps):
   trace = kineto.steps_of(kineto.read(find(name)), steps)
-  predicted, measured, _ = replay.replay(
+  predicted, measured, *_ = replay.replay(
       trace, replay.host_of(trace),
       {each: each.duration_us for each in trace.work})
   assert predicted == pytest.approx(measured, rel=0.01)

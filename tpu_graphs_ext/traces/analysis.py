@@ -43,9 +43,9 @@ def calibrated(paths: str | Sequence[str],
     trace = _work_of(path, steps)
     rows = [(each.name, size, each.duration_us)
             for each, size in zip(trace.work, sizes.all_sizes(trace))]
-    steps_read = trace.steps
-    part = f'steps {steps_read[0]}-{steps_read[-1]}' if steps_read else 'all'
-    source = f'{os.path.basename(path)}, {trace.gpu}, {part}, {len(rows):,}'
+    part = f'steps {trace.steps[0]}-{trace.steps[-1]}' if trace.steps else 'all'
+    source = (f'{os.path.basename(path)}, {trace.gpu}, {part}, '
+              f'{sum(us for *_, us in rows):,.0f} us in {len(rows):,}')
     if learned and source in learned.sources:
       raise UserError(f'{path}: the calibration already has these kernels; '
                       'leave the trace out, or calibrate into another file')
@@ -59,7 +59,7 @@ def calibrated(paths: str | Sequence[str],
     different = {(name, *map(size.get, sizes.SIZES[:3]))
                  for name, size, _ in rows}
     if trace.sweep is None and (
-        len(different) <= max(1000, len(rows) / max(len(steps_read), 1) / 3)):
+        len(different) <= max(1000, len(rows) / max(len(trace.steps), 1) / 3)):
       host = replay.host_of(trace)
     learned = calibrate.calibrate(source, trace.gpu, rows, host, learned)
   return learned
@@ -97,7 +97,7 @@ def _step(trace: kineto.Trace, learned: Calibration, means: dict,
           recorded: dict) -> dict[str, Any]:
   """Microseconds of a step, None where no host is known, and the steps left
   out; {} without a launch."""
-  (predicted, measured, slow), (known, *_) = (
+  (predicted, measured, busy, slow), (known, *_) = (
       replay.replay(trace, learned.host, times)
       for times in (means, {**means, **recorded}))
   if replay.PAUSE not in learned.host:
@@ -109,8 +109,7 @@ def _step(trace: kineto.Trace, learned: Calibration, means: dict,
   return {} if not measured else {
       'measured_us': measured, 'predicted_us': predicted,
       'communication_as_recorded_us': known,
-      'gpu_busy_us': sum(each.duration_us for each in trace.work) / count,
-      'profiler_us': added_us / count, 'slow_steps': slow}
+      'gpu_busy_us': busy, 'profiler_us': added_us / count, 'slow_steps': slow}
 
 
 def _work_of(path: str, steps: Optional[Sequence[int]]) -> kineto.Trace:

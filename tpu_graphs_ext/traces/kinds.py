@@ -11,6 +11,8 @@ PRODUCT, LAYOUT, ELEMENTWISE = (
     'product', 'layout or partial sums', 'element-wise')
 # The first pattern that occurs in the name decides.
 _KINDS = [(kind, re.compile(pattern)) for kind, pattern in (
+    # Behind these names are those of all operators that Inductor has fused.
+    (ELEMENTWISE, r'^triton_poi_'), ('reduction', r'^triton_(red|per)_'),
     (COMMUNICATION, r'(?i)nccl|rccl|all_?reduce|send_?recv|multimem|'
                     r'cross_device_reduce|all_?gather|reduce_?scatter|'
                     r'all_?to_?all|nvshmem'),
@@ -28,8 +30,8 @@ _KINDS = [(kind, re.compile(pattern)) for kind, pattern in (
     (SORT, r'RadixSort|Scan|[sS]ort|Histogram|[uU]nique|cub::|thrust|[tT]opK|'
            r'radix'),
     ('pooling', r'(?i)pool'),
-    ('reduction', r'native::reduce_kernel|(?i:softmax)|lpnorm|triton_(red|per)'
-                  r'|nll_loss|dot_kernel'),
+    ('reduction', r'native::reduce_kernel|(?i:softmax)|lpnorm|nll_loss|'
+                  r'dot_kernel'),
     ('normalisation', r'[nN]orm(?!al)|bn_[bf]w|RowwiseMoments|GammaBeta'),
     ('convolution', r'(?i:conv(?!ert)|[wd]grad(?!i)|fprop|winograd|fft\dd)|'
                   r'implicit_gemm|scudnn|cudnn_generated|cudnn::(cnn|detail)'),
@@ -38,8 +40,7 @@ _KINDS = [(kind, re.compile(pattern)) for kind, pattern in (
     ('concat', r'CatArray'), ('reduction', r'[rR]educe(?!d_)'),
     (INDEXING, r'(?<!with_)index|gather|scatter|permute|jagged|bucketize|'
                r'sparse|lengths|segment'),
-    (ELEMENTWISE, r'elementwise|Functor|_kernel_cuda|dropout|distribution|'
-                  r'triton_poi'))]
+    (ELEMENTWISE, r'elementwise|Functor|_kernel_cuda|dropout|distribution'))]
 # Their time depends on the arithmetic of their values.
 _COMPUTING = PRODUCT, 'convolution', 'attention'
 _ARITHMETIC = [(arithmetic, re.compile(pattern)) for arithmetic, pattern in (

@@ -88,7 +88,8 @@ def trace_of(path: str, content: Any) -> Trace:
   known = [each for event in events if (each := _event(event))]
   first = min((each.start for each in known), default=0)
   for each in known:
-    each.start, each.end = float(each.start - first), float(each.end - first)
+    each.start = float(each.start - first)  # Since 1970 ends would be rounded.
+    each.end += each.start
   work = _plausible([each for each in known if each.kind == WORK])
   calls = _nested([each for each in known
                    if each.kind != WORK and each.duration_us < _MOST_US])
@@ -119,7 +120,7 @@ def _plausible(work: list[Event]) -> list[Event]:
 
 
 def _event(event: Any) -> Optional[Event]:
-  """An event of Chrome's format that counts."""
+  """An event of Chrome's format that counts; its end is its duration."""
   if not isinstance(event, dict) or event.get('ph') != 'X':
     return None
   kind = _KINDS.get(str(event.get('cat')))
@@ -134,7 +135,7 @@ def _event(event: Any) -> Optional[Event]:
                   in (('device', 'pid'), ('stream', 'tid')))
   elif match := _STEP.fullmatch(name):
     kind, step = ANNOTATION, int(match[1])
-  return Event(name, kind, place, start, start + duration, args, step=step)
+  return Event(name, kind, place, start, duration, args, step=step)
 
 
 def is_number(value: Any) -> bool:

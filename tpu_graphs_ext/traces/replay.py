@@ -7,7 +7,7 @@ import collections
 import dataclasses
 import operator
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Optional
 
 from tpu_graphs_ext.traces import kinds, kineto
@@ -167,9 +167,19 @@ def _usual(periods: Mapping) -> set:
   return {step for step, us in periods.items() if us <= most}
 
 
+def _busy_us(work: Iterable[Event]) -> float:
+  """Microseconds in which the busiest GPU runs any of this."""
+  busy, ends = collections.Counter(), collections.Counter()
+  for gpu, start, end in sorted(
+      (each.place[0], each.start, each.end) for each in work):
+    busy[gpu] += max(0.0, end - max(start, ends[gpu]))
+    ends[gpu] = max(end, ends[gpu])
+  return max(busy.values(), default=0.0)
+
+
 def replay(trace: Trace, host: Mapping[str, tuple],
-           duration_us: Mapping[Event, float]) -> tuple[float, float, list]:
-  """(predicted, measured) microseconds of a step, and the steps left out.
+           duration_us: Mapping[Event, float]) -> tuple:
+  """(predicted, measured, GPU's) microseconds of a step, the steps left out.
 
   It is the mean period, from the end of what came before to the end of its own
   work; without steps from the first launch, and 0 without one.
@@ -200,6 +210,9 @@ def replay(trace: Trace, host: Mapping[str, tuple],
   predicted = _periods(trace, commands, begin, ends.get)
   usual = _usual(measured)
   if not any(command.work for command in commands):
-    return 0.0, 0.0, []
+    return 0.0, 0.0, 0.0, []
   return *(statistics.fmean(periods[step] for step in usual)
-           for periods in (predicted, measured)), sorted({*measured} - usual)
+           for periods in (predicted, measured)), _busy_us(
+               each for command in commands if command.step in usual
+               for each in command.work) / len(usual), sorted(
+                   {*measured} - usual)
