@@ -68,7 +68,7 @@ def test_an_edited_file_is_imported_anew(tmp_path):
     with pytest.raises(ValueError) as error:
       module.fail()
     assert f"'here')  # {number}" in ''.join(
-        traceback.format_exception(error.value))
+        traceback.format_exception(error.type, error.value, error.tb))
 
 
 def test_a_file_that_cannot_be_imported_and_then_can(tmp_path):

@@ -138,7 +138,7 @@ def parsed(path: str) -> tuple[ast.Module, str]:
   # The last two where the text is nested without end.
   except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
     raise UserError(f'{path}: is not a Python file for Python '
-                    f'{sys.version.split()[0]} ({error})') from error
+                    f'{sys.version.split()[0]} ({reason_of(error)})') from error
 
 
 def require_in_text(name: str, arguments: Iterable[str], path: str) -> None:

@@ -1,6 +1,7 @@
 """What a models.py may import, told from its text."""
 
 import os
+import re
 import sys
 
 import pytest
@@ -39,11 +40,14 @@ def test_not_allowed(tmp_path, source, line, name):
 
 def test_what_is_not_python(tmp_path):
   path = tmp_path / 'models.py'
-  for text in (b'def f(:\n', b'\xff', b'\0', 100_000 * b'(',
-               b'x = ' + 20_000 * b'-' + b'1\n', b'x = 1' + 50_000 * b'+1'):
+  texts = [b'def f(:\n', b'\xff', b'\0', 100_000 * b'(',
+           b'x = ' + 20_000 * b'-' + b'1\n']
+  if sys.version_info >= (3, 11):  # Earlier ones read it.
+    texts.append(b'x = 1' + 50_000 * b'+1')
+  for text in texts:
     path.write_bytes(text)
     (fault,) = allowed_imports.faults_of(str(path))
-    assert 'is not a Python file' in fault
+    assert re.search(r'is not a Python file for Python [\d.]+ \(.+\)', fault)
   os.mkfifo(tmp_path / 'pipe.py')
   for name, reason in (('.', 'is not an ordinary file'),
                        ('pipe.py', 'is not an ordinary file'),

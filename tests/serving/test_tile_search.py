@@ -15,7 +15,7 @@ from tpu_graphs_ext.analytic.machines import MACHINES
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.engine import scoring
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.hlo import features, kernel_sources, tpu_compiler
+from tpu_graphs_ext.hlo import features, kernel_sources, libtpu, tpu_compiler
 from tpu_graphs_ext.serving import (
   compiler_report,
   tile_ranking,
@@ -279,6 +279,7 @@ def test_typos_are_named_at_once(tmp_path, monkeypatch, capsys):
   (tmp_path / 'layers.py').write_text('def dense(x, w): pass\n')
   monkeypatch.chdir(tmp_path)
   monkeypatch.setattr(scoring, 'load_ranker', lambda *unused: 1 / 0)
+  monkeypatch.setattr(libtpu, 'library', lambda: 'libtpu.so')
   for arguments, rule in (
       (['layers.py:dens'], "has no 'dens'; did you mean 'dense'?"),
       (['layers.py:dense', '--shapes', 'argument'], "has no 'argument'"),
