@@ -136,18 +136,22 @@ def test_a_tensors_sizes_of_one_do_not_matter():
     assert loops.rows.tolist() == [16, 8, 8]
 
 
-def test_products_of_8_bit_floats():
-  """f8e4m3fn [64, 512] x [512, 384]: a type that features do not have."""
-  loops = loops_of(in_tall_tiles(product(
-      64, 512, 384, element_type='F8E4M3FN'), {'parameter.10'}, 32),
+@pytest.mark.parametrize('element_type, bits, size', [
+    ('F8E4M3FN', 0, 1), ('S4', 4, 0.5)])
+def test_products_of_types_that_features_do_not_have(element_type, bits, size):
+  """[64, 512] x [512, 384]."""
+  module = product(64, 512, 384, element_type=element_type)
+  for node in module.computations[0].instructions:
+    node.shape.layout.element_size_in_bits = bits
+  loops = loops_of(in_tall_tiles(module, {'parameter.10'}, 32),
                    MACHINES['v7x'])
-  assert loops.element_bytes.tolist() == [1, 1, 1]
+  assert loops.element_bytes.tolist() == [size] * 3
   assert candidates.choices_of(loops)[0] == [8, 4]
-  # Two blocks of a byte, and three quarters of one for the matrix unit: 8 x 4
-  # and 64 x 3 layout tiles; the result, in one step.
+  # Two blocks, and three quarters of one for the matrix unit: 8 x 4 and 64 x 3
+  # layout tiles; the result, in one step.
   held, _ = candidates.memory(loops)
   assert held.counts(loops.whole[np.newaxis])['footprint_bytes'] == 1024 * (
-      1.75 * (8 * 4 + 64 * 3) + 8 * 3 + 4 * 8 * 3)
+      size * (1.75 * (8 * 4 + 64 * 3) + 8 * 3) + 4 * 8 * 3)
 
 
 def test_layout_tiles_of_16_or_32_rows_are_not_cut():

@@ -120,6 +120,9 @@ def test_how_tensors_are_stored():
   parameter.shape.element_type = 20  # f8e4m3fn, which features do not list.
   assert tpu_compiler.stored_tensors(module) == [
       (False, (256, 40), 4, 1, 32), (True, *plain)]
+  parameter.shape.element_type = 21  # s4, two in a byte.
+  parameter.shape.layout.element_size_in_bits = 4
+  assert tpu_compiler.stored_tensors(module)[0].element_bytes == 0.5
 
 
 def test_windows_that_are_missing_or_infeasible():

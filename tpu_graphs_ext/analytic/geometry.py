@@ -71,8 +71,7 @@ class Loops:
     self.is_product = self.products > 0
     self.is_pooling = bool(nest.has_pool[0])
     streams, self.is_compiled = nest.streams, False
-    self.element_bytes = (
-        streams.tile_bytes[:, 0] / streams.unit.prod(1)).astype(int)
+    self.element_bytes = streams.tile_bytes[:, 0] / streams.unit.prod(1)
     self.rows = np.full(len(streams.kind), SUBLANES)
     self.on_chip = streams.moves[:, 0] == 0
     self._every = np.ones(len(unit), np.int64)  # A tile of all 12 axes.

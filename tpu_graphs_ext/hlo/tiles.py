@@ -54,7 +54,7 @@ class Stored(NamedTuple):
   is_result: bool
   sizes: tuple[int, ...]  # Physical, most major first, without ones.
   listed_bytes: int  # Of an element, as features have it: 4 of other types.
-  element_bytes: int
+  element_bytes: float  # Below 1 of packed ones.
   rows: int  # Of a layout tile; 16 of some 2-byte elements, 32 of 1 byte.
 
 

@@ -158,7 +158,7 @@ def stored_tensors(kernel: protos.HloModuleProto) -> list[tiles.Stored]:
     for shape in node.shape.tuple_shapes or [node.shape]:
       layout, sizes = shape.layout, shape.dimensions
       name = protos.TYPE_NAMES.get(shape.element_type, '')
-      size = tiles.element_bytes(name)
+      size = layout.element_size_in_bits / 8 or tiles.element_bytes(name)
       rows = [tile.dimensions[0] for tile in layout.tiles[:1]
               if len(tile.dimensions) == 2]
       tensors.append(tiles.Stored(node.id == entry.root_id, tuple(
