@@ -63,6 +63,14 @@ def test_reductions():
     for along in 1, size:
       module.computations[0].instructions[1].window.dimensions.add(size=along)
     assert costs.cost_of(module).flops == windows * (taps - 1)
+  # Each of 16 x 64 gradients: 2 x 4 - 1 comparisons, one addition.
+  module = elementwise([32, 256], opcode='select-and-scatter')
+  add(module.computations[0], 12, 'parameter', [16, 64], parameter_number=1)
+  root = module.computations[0].instructions[1]
+  root.operand_ids.append(12)
+  for size in 2, 4:
+    root.window.dimensions.add(size=size)
+  assert costs.cost_of(module).flops == 16 * 64 * 8
 
 
 def fused(shapes, *nodes):

@@ -157,6 +157,8 @@ def _flops_of(node, nodes: dict, computations: dict, known: dict) -> int:
     return math.prod(operands[-1]) * each
   if node.opcode == 'reduce':
     return max(0, math.prod(operands[0]) - results) * each
+  if node.opcode == 'select-and-scatter':  # Compares each window, adds once.
+    return math.prod([*operands[1], *(w.size for w in node.window.dimensions)])
   if node.opcode == 'reduce-window':
     # One that sees all from each place is a sum, broadcast: as in a softmax.
     dims = list(zip(node.window.dimensions, operands[0], shape.dimensions))

@@ -7,7 +7,6 @@ calls. All features are whole numbers, rounded to float32 at the end.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 from typing import NamedTuple, Union
@@ -21,6 +20,7 @@ from tpu_graphs_ext.hlo import protos
 # Computations whose names contain one of these start a new entry of
 # `node_splits`; the others are bodies of fusions and reductions.
 _MAIN_COMPUTATION = ('cluster', 'while', 'cond')
+_LISTED_TYPES = list(map(protos.PrimitiveType.Value, schema.ELEMENT_TYPES))
 _MAX_RANK = 128  # Multiplying the sizes of many more takes minutes.
 
 
@@ -103,13 +103,6 @@ def _each_with_totals(dims: Sequence, width: int, *names: str) -> list:
           for value in _with_totals([getattr(d, name) for d in dims], width)]
 
 
-@functools.cache
-def _element_type(number: int) -> tuple:
-  """One-hot over ELEMENT_TYPES; all 0 for a type that is not listed."""
-  listed = [protos.PrimitiveType.Value(name) for name in schema.ELEMENT_TYPES]
-  return tuple(int(number == entry) for entry in listed)
-
-
 def _window(node) -> list:
   dims = node.window.dimensions
   reversal = [int(d.window_reversal) for d in dims]
@@ -143,7 +136,7 @@ def _row(node, is_root: bool) -> list:
       int(is_root),
       # `element_size_in_bits`: 0 in the data set, for XLA dropped it.
       int(shape.layout.memory_space == protos.ON_CHIP),
-      *_element_type(shape.element_type),
+      *[int(shape.element_type == number) for number in _LISTED_TYPES],
       *_with_totals(shape.dimensions),
       len(shape.tuple_shapes),
       node.parameter_number,
