@@ -81,8 +81,13 @@ def test_a_schedule_without_tiled_layouts_is_not_from_a_tpu(tmp_path):
   with pytest.raises(UserError, match=r'is HLO optimised for a CPU or GPU, '
                      '.* before_optimizations'):
     kernel_sources.read_source(path)
+  module.ClearField('schedule')  # Older XLA says so in the name alone.
+  with pytest.raises(UserError, match='is HLO optimised for a CPU or GPU'):
+    kernel_sources.read_source(
+        written(tmp_path, 'm.cpu_after_optimizations.hlo.pb', module))
   tile = module.computations[1].instructions[0].shape.layout.tiles.add()
   tile.dimensions.extend([8, 128])
+  module.schedule.sequences[2].instruction_ids.append(23)
   source = kernel_sources.read_source(written(tmp_path, 'a.pb', module))
   assert names(source) == ['fusion.23'] and not source.notes
 
@@ -215,6 +220,8 @@ def test_programs_are_compiled(tmp_path, monkeypatch):
   assert read(str(path)).notes == [
       'compiled for a TPU v3 by libtpu, for 4 devices (4 partitions, 1 '
       'replicas): the kernels of each']
+  path.write_bytes(b'func.func @main(tensor<i32> {"_platform_index"})')
+  assert read(str(path)).notes[1].startswith('exported for several platforms')
 
 
 @needs_libtpu

@@ -135,6 +135,9 @@ def compiled(source: Source, progress: subprocesses.Progress = None) -> Source:
     if devices > 1:
       notes[0] += (f', for {devices} devices ({program.partitions} partitions, '
                    f'{program.replicas} replicas): the kernels of each')
+    if b'_platform_index' in program.content:  # Of `jax.export`.
+      notes.append('exported for several platforms, and operations count once '
+                   'for each: export it for platforms=["tpu"] alone')
   elif not protos.is_for_tpu(program.optimized):
     notes.append("not known to be a TPU's: nothing in it says what compiler "
                  'optimised it')

@@ -79,7 +79,9 @@ def of_module(module: protos.HloModuleProto, name: str = '', replicas: int = 1,
   What a compiler for other hardware noted for itself is left out.
   """
   if protos.is_optimized(name, module):
-    if module.HasField('schedule') and not protos.is_for_tpu(module):
+    if not protos.is_for_tpu(module) and (
+        module.HasField('schedule')
+        or re.search('[cg]pu_after_optimizations', name)):
       raise UserError(
           f'{name}: is HLO optimised for a CPU or GPU, whose kernels are not a '
           'TPU\'s; give the module before optimisation, whose name has '
