@@ -73,8 +73,9 @@ def hand_in(tmp_path):
 
 def lowered(unused):
   """Only the function's own module is looked for there."""
-  with pytest.raises(UserError, match='no_such_module cannot be imported'):
-    subprocesses.lower_named('no_such_module:f', '')
+  for python in ('', sys.executable):
+    with pytest.raises(UserError, match='no_such_module cannot be imported'):
+      subprocesses.lower_named('no_such_module:f', '', python)
 
 
 def compiled(unused):
@@ -90,7 +91,7 @@ def other_pythons(unused):
         [python, '-I', '-c', ''], capture_output=True, check=False).returncode:
       assert subprocess.run(
           children.command('import json, shlex; print(sys.argv[1:])', 'a',
-                           python=python),
+                           python=python), env={'PYTHONSAFEPATH': '1'},
           capture_output=True, text=True, check=True).stdout == "['a']\n"
 
 
@@ -103,8 +104,9 @@ def test_no_module_of_the_working_folder_runs(planted, tmp_path, start):
 
 
 def test_a_module_there_runs_in_an_ordinary_child(planted):
-  subprocess.run([sys.executable, '-c', 'import shlex'], check=True)
-  assert planted() == ['shlex']
+  subprocess.run([sys.executable, '-c', 'import shlex'], check=False)
+  # From Python 3.13 on, -c itself imports another one.
+  assert planted()[0] in ('shlex', 'linecache')
 
 
 def test_the_working_folder_of_python_m_is_left_out(tmp_path, monkeypatch):

@@ -81,7 +81,8 @@ def _run(job: str, arguments: list[Any], content: bytes = b'',
   """Calls a function of `_JOBS` in this Python or another with JAX."""
   with tempfile.TemporaryDirectory(prefix='tpu_graphs_ext') as folder:
     # Neither lowering for a TPU nor compiling for one needs a TPU or a GPU.
-    environment = {**os.environ, 'JAX_PLATFORMS': 'cpu'}
+    environment = {**os.environ, 'JAX_PLATFORMS': 'cpu',
+                   'PYTHONSAFEPATH': '1'}  # See `children`.
     if job == 'compile':
       environment.update(libtpu.ENVIRONMENT, TMPDIR=folder)
     # Another Python may see this package, but no other folder beside it.

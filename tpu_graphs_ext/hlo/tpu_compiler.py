@@ -97,7 +97,7 @@ def _advice(message: str, program: programs.Program, tpu: str) -> str:
     larger = f'generations with more memory per device: {", ".join(more)}; '
     return (f'; a device of {tpu} has {memory} GiB. {larger if more else ""}'
             'or shard the program, or make it smaller')
-  if re.search(r'Unbounded dynamism|tensor<(\d+x)*\?', message):
+  if re.search(r'Unbounded dynamism|tensor<(\d+x)*\?|count_overflow', message):
     return ('; a TPU compiles for whole sizes: export the program with a '
             'number in place of each ?, such as the batch')
   if PALLAS_TARGET.encode() in program.content:
