@@ -46,6 +46,7 @@ FAULTS = [
     ({'models': [{'model': 'MLP', 'kwargs': {'hiden_dim': 3}}]},
      "models[0]: --model_kwargs_json: MLP has no argument 'hiden_dim'"),
     ({**MODEL, 'settings': {'seed': 3}}, '[0]: settings: must be flags of t'),
+    ({**MODEL, 'settings': {'task': 'tile'}}, '[0]: settings: must be flags'),
     ({**MODEL, 'settings': {'lr': [0.1, -1]}}, '--lr=-1: must be a positive'),
     ({**MODEL, 'settings': {'epochs': 2.5}}, '--epochs=2.5: must be a whole '),
     ({**MODEL, 'settings': {'lr': {'min': 1, 'max': 2}}}, 'only a "search" '),

@@ -151,7 +151,6 @@ class Grid:
 
   @property
   def of_task(self) -> Task:
-    """The task that `task` names."""
     return TASKS[self.task]
 
   def _space(self, entry: Any, where: str) -> ModelSpace:
@@ -247,7 +246,7 @@ def read(path: str) -> Grid:
 
 def _check_setting(settings: type, name: str, values: Any) -> None:
   """Raises UserError unless flags of `train` take the values."""
-  flags = settings.__dataclass_fields__.keys() - _OWN_SETTINGS
+  flags = {field.name for field in dataclasses.fields(settings)} - _OWN_SETTINGS
   _require(name in flags, 'settings: must be flags of train that the sweep '
            f'does not set, of {", ".join(sorted(flags))}', name)
   # If the ends of a range are allowed, all of it is.
