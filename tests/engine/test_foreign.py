@@ -44,6 +44,16 @@ def test_measures_by_hand():
   assert evaluation.model == 'm/ 1.5' and 'm/ 1.5 ' in evaluation.text()
 
 
+def test_equal_scores_are_no_order(caplog):
+  scores = {'net_a': [1, 2, 3, 4], 'net_b': [7, 7]}
+  tpu_graphs_ext.measure(KERNELS, scores)
+  assert 'scores: all scores of 1 of 2 kernels are equal, so' in caplog.text
+  caplog.clear()  # There is nothing to choose from.
+  same = tiny_kernels.identical_configs()
+  tpu_graphs_ext.measure(same, {same.name: np.zeros(same.num_configs)})
+  assert not caplog.text
+
+
 def test_duplicates_come_last_unless_kept():
   double = kernel('net_a')
   double.config_feat[1] = double.config_feat[0]

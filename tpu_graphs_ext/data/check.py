@@ -37,7 +37,6 @@ class Report:
   faults: list[Fault]
 
   def text(self) -> str:
-    """The report for a person."""
     lines = [f'{split}: ' + ', '.join(
         f'{number:,} {what}' for what, number in counts.items())
              for split, counts in self.counts.items()]
@@ -46,7 +45,6 @@ class Report:
                       else 'no faults'])
 
   def to_json(self) -> dict[str, Any]:
-    """The report as plain dicts and lists."""
     return {**dataclasses.asdict(self), 'ok': not self.faults}
 
 

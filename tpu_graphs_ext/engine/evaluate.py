@@ -176,11 +176,16 @@ def measure(ranker: AnyRanker, problems: Problems, what: str,
   whose mean would else be one over the smallest.
   """
   ks = ks or ranker.task.top_ks
-  rows, known = [], math.inf
+  rows, known, alike = [], math.inf, 0
   for problem, scores in ranker.score_all(problems, what):
+    alike += problem.is_rankable and np.ptp(scores.given) == 0
     rows.append(ranker.task.evaluation.row_of(problem, scores, ks))
     if (scores.known_places or problem.num_configs) < problem.num_configs:
       known = min(known, scores.known_places)
+  if alike:
+    _log.warning('%s: all scores of %d of %d %ss are equal, so it chooses in '
+                 'the order of the file, whose first is often the best',
+                 ranker.name, alike, len(rows), ranker.task.problem)
   table = results.table(rows)
   unknown = [column for column in table if (column in results.SCORES
              and known < math.inf) or (column.startswith('slowdown')

@@ -154,7 +154,6 @@ class Results:
             for *_, column in columns_of(self.INTERVALS, self.ks)})}
 
   def problems_json(self) -> dict[str, Any]:
-    """The rows by the problems' names."""
     return {row.pop(self.NAME): nested(row)
             for row in self.rows.to_dict('records')}
 

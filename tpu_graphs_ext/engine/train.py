@@ -47,7 +47,6 @@ class TrainResult:
   run_info: dict[str, Any]
 
   def text(self) -> str:
-    """Errors and paths, a line each."""
     lines = [f'{split} slowdown: ' + ', '.join(
         f'top-{k} {100 * error:.2f} %' for k, error in errors.items())
              for split, errors in self.run_info['final_error'].items()]
@@ -130,7 +129,6 @@ def _check_outputs(settings: Training) -> None:
 
 def _new_run_info(settings: Training, splits: Splits,
                   folder: resume.ResumeFolder) -> dict[str, Any]:
-  """The run file's content before the first epoch."""
   return {
       'train_curve': {},
       'final_error': {},
