@@ -71,6 +71,33 @@ def test_an_edited_file_is_imported_anew(tmp_path):
         traceback.format_exception(error.type, error.value, error.tb))
 
 
+def test_a_function_that_makes_a_model(tmp_path):
+  """The baseline's scripts and the graders only call what has the name."""
+  path = tmp_path / 'models.py'
+  path.write_text(SOURCE.format(number=3) + """
+def made(num_configs, num_ops, width=5, **others):
+  return Model(num_configs, num_ops, width, **others)
+
+
+def _helper(num_configs, num_ops):
+  return Model(num_configs, num_ops)
+
+
+class Bare(tf.keras.Model):
+  pass
+""")
+  at = str(path)
+  assert load_models.model_names(at) == ['Model', 'Bare']
+  assert load_models.build('made', 10, 5, {'width': 7}, at).width == 7
+  assert load_models.constructor_arguments(
+      load_models.model_class('made', at)) == ({'width': 5}, True)
+  assert load_models.constructor_arguments(
+      load_models.model_class('Bare', at)) == ({}, False)
+  for name in ('_helper', 'Sizes', 'dataclasses'):
+    with pytest.raises(UserError, match=f'no model {name!r} in models.py'):
+      load_models.class_taking(name, {}, at)
+
+
 def test_a_file_that_cannot_be_imported_and_then_can(tmp_path):
   path = tmp_path / 'models.py'
   for content, said in (('import nowhere_x', 'cannot be imported.*nowhere_x'),

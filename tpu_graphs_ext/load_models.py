@@ -10,10 +10,12 @@ import importlib.util
 import inspect
 import io
 import linecache
+import logging
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator
+import traceback
+from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -84,29 +86,31 @@ def model_names(models_py: str = '') -> list[str]:
           and value.__module__ == module.__name__ and not name.startswith('_')]
 
 
-def model_class(name: str, models_py: str = '') -> type:
-  """The model class of that name, or a UserError."""
-  names = model_names(models_py)
-  if name not in names:
-    file = os.path.basename(str(models_module(models_py).__file__))
+def model_class(name: str, models_py: str = '') -> Callable:
+  """The model class, or function that makes one, of that name; or UserError."""
+  names, module = model_names(models_py), models_module(models_py)
+  made = vars(module).get(name)
+  if name not in names and not (name[:1] != '_' and inspect.isfunction(made)):
+    file = os.path.basename(str(module.__file__))
     raise UserError(f'--model: there is no model {name!r} in {file}; the '
                     f'models are {", ".join(names)}')
-  return getattr(models_module(models_py), name)
+  return made
 
 
-def constructor_arguments(cls: type) -> tuple[dict[str, Any], bool]:
+def constructor_arguments(cls: Callable) -> tuple[dict[str, Any], bool]:
   """Keywords of a model with their defaults, and whether it takes others too.
 
   A constructor with **kwargs passes them to the next class, which knows them.
   """
   import tensorflow as tf
-  allowed = {}
-  for base in cls.__mro__:
+  allowed, takes_any = {}, False
+  for base in getattr(cls, '__mro__', [cls]):
     if base is tf.keras.Model:
       break
-    if '__init__' not in vars(base):
+    if inspect.isclass(base) and '__init__' not in vars(base):
       continue
-    parameters = inspect.signature(base.__init__).parameters
+    parameters = inspect.signature(
+        base.__init__ if inspect.isclass(base) else base).parameters
     allowed = {**parameters, **allowed}  # A subclass's default goes first.
     takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD
                     for parameter in parameters.values())
@@ -171,21 +175,30 @@ def require_in_text(name: str, arguments: Iterable[str], path: str) -> None:
 
 
 def takes(name: str, argument: str, models_py: str = '') -> bool:
-  """Whether a model's constructor has an argument of that name."""
   return argument in constructor_arguments(model_class(name, models_py))[0]
 
 
 def create_variables(model, graph) -> None:
   """Creates the variables of a new model, or raises a UserError."""
+  name = type(model).__name__
   *_, count, columns = config_feats(graph).shape
-  with _as_user_errors(type(model).__name__):
+  if not hasattr(model, 'forward'):
+    raise UserError(f'{name}: needs a method forward(graph, num_configs)')
+  with _as_user_errors(name):
     if hasattr(model, '_create_for'):  # Needs no trace, unlike a call.
       model._create_for(graph.node_sets['op']['feats'].shape[-1], columns)
       return
-    shape = tuple(model.forward(graph, count).shape)
-  if shape != (1, count):  # Else it would be refused after the training.
-    raise UserError(f'{type(model).__name__}: forward returns scores of shape '
-                    f'{shape}; return (1, {count}), one per configuration')
+    scores = model.forward(graph, count)
+  # Others would be refused after the training.
+  form = (f'{scores.dtype.name} {tuple(scores.shape)}'
+          if hasattr(scores, 'dtype') else type(scores).__name__)
+  if form != f'float32 (1, {count})':
+    raise UserError(f'{name}: forward returns {form}; return scores float32 '
+                    f'(1, {count}), one per configuration')
+  if model.non_trainable_variables:
+    logging.getLogger(__name__).warning(
+        '%s: has variables that are not trained, as batch normalisation has; '
+        'the graders, and the commands here, restore trained ones only', name)
 
 
 def config_feats(graph):
@@ -196,18 +209,25 @@ def config_feats(graph):
 
 @contextlib.contextmanager
 def _as_user_errors(name: str) -> Iterator[None]:
-  """Reports why a model refuses its arguments, or that it is too large."""
+  """Reports why a model refuses its arguments, fails or is too large."""
   import tensorflow as tf
   try:
     yield
-  except (MemoryError, OverflowError, tf.errors.ResourceExhaustedError,
-          tf.errors.InvalidArgumentError) as error:
-    raise UserError(
-        f'--model_kwargs_json: {name} cannot be made ({type(error).__name__}: '
-        f'{reason_of(error)}); give smaller numbers, such as a lower hidden_dim'
-    ) from error
-  except (TypeError, ValueError, SystemExit) as error:
-    raise UserError(f'--model_kwargs_json: {name}: {error}') from error
+  except (Exception, SystemExit) as error:
+    what = f'{name}: {type(error).__name__}: {reason_of(error)}'
+    lines = [frame for frame in traceback.extract_tb(error.__traceback__)
+             if re.search(r':[0-9a-f]{8}$', frame.filename)]  # See `_imported`.
+    if lines:
+      raise UserError(f'{what}; see {lines[-1].filename[:-9]}, line '
+                      f'{lines[-1].lineno}: {lines[-1].line}') from error
+    if isinstance(error, (TypeError, ValueError, SystemExit)):
+      raise UserError(f'--model_kwargs_json: {name}: {error}') from error
+    if isinstance(error, (
+        MemoryError, OverflowError, tf.errors.ResourceExhaustedError,
+        tf.errors.InvalidArgumentError)):
+      raise UserError(f'--model_kwargs_json: {what}; give smaller numbers, '
+                      'such as a lower hidden_dim') from error
+    raise
 
 
 def build(name: str, num_configs: int, num_ops: int, kwargs: dict[str, Any],

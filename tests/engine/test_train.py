@@ -159,12 +159,42 @@ def test_nan_stops_and_keeps_the_last_good_model(data_root, tmp_path):
   assert np.isfinite(ranker.scored(tiny_kernels.chain()).given).all()
 
 
-def test_scores_of_another_shape_are_refused_at_once(data_root, tmp_path):
-  path = tiny_handin.write_models(tmp_path, tiny_handin.STUDENT.replace(
-      'tf.squeeze(self._head(hidden), -1)', 'self._head(hidden)'))
-  with pytest.raises(UserError, match=(
-      r'TinyRanker: .* of shape \(1, 1, 1\); return \(1, 1\)')):
+SCORES = 'tf.squeeze(self._head(hidden), -1)'
+
+
+@pytest.mark.parametrize('changed, to, message', [
+    (SCORES, 'self._head(hidden)', r'forward returns float32 \(1, 2, 1\); '
+     r'return scores float32 \(1, 2\), one per'),
+    (SCORES, 'self._head(hidden)[0]', r'returns float32 \(2, 1\); return'),
+    (SCORES, f'tf.cast({SCORES}, "float64")', r'returns float64 \(1, 2\); re'),
+    (SCORES, f'{SCORES}, hidden', 'returns tuple; return scores'),
+    ('def forward', 'def _forward', r'needs a method forward\(graph, num_con'),
+    # Not by the arguments, nor by their size.
+    (SCORES, 'hidden + len(2)', 'TinyRanker: TypeError: .* no len.*; see '
+     r'.*/models.py, line \d+: return hidden \+ len\(2\)  # \[kernels, conf'),
+    (SCORES, 'hidden @ tf.ones([7, 1])', r'^TinyRanker: InvalidArgumentError:'
+     r'.*line \d+: return hidden @ tf.ones'),
+    ('super().__init__()', '', 'TinyRanker: RuntimeError: .* line .*_embedd'),
+    # Else it would end after the first epoch.
+    ('  def forward', '  def compile(self, metrics, **others):\n    super()'
+     '.compile(**others)\n\n  def forward', '^TinyRanker: training reports no '
+     'opa_metric, val_opa_metric; compile must')])
+def test_what_the_code_of_a_model_does_wrong(
+    data_root, tmp_path, changed, to, message):
+  assert changed in tiny_handin.STUDENT
+  path = tiny_handin.write_models(
+      tmp_path, tiny_handin.STUDENT.replace(changed, to))
+  with pytest.raises(UserError, match=message):
     eager_training.trained(data_root, tmp_path, models_py=path)
+
+
+def test_variables_that_are_not_trained_are_named(caplog, data_root, tmp_path):
+  for kwargs in '{}', '{"nan_from_step": 9}':
+    assert 'not trained' not in caplog.text
+    settings = tiny_models.tiny_settings(
+        data_root, tmp_path, model_kwargs_json=kwargs)
+    settings.task.compiled_model(*settings.task.prepared(settings))
+  assert 'TinyRanker: has variables that are not trained' in caplog.text
 
 
 def test_a_full_disk_says_how_to_continue(data_root, tmp_path, monkeypatch):

@@ -29,7 +29,8 @@ class TinyRanker(tf.keras.Model):
     self._node_layer = tf.keras.layers.Dense(width)
     self._config_layer = tf.keras.layers.Dense(width)
     self._head = tf.keras.layers.Dense(1)
-    self._step = tf.Variable(0, trainable=False)
+    if nan_from_step:
+      self._step = tf.Variable(0, trainable=False)
 
   def forward(self, graph, num_configs):
     ops = graph.node_sets['op']

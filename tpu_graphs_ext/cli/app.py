@@ -54,8 +54,6 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _Completion(argparse.Action):
-  """Prints the script of a shell."""
-
   def __call__(self, parser, namespace, values, option_string=None):
     import shtab  # Takes longer than all of --help.
     every = make_parser(flags.VERBS)

@@ -76,11 +76,6 @@ def at_least(least: int) -> Callable[[str], int]:
 not_negative, positive = at_least(0), at_least(1)
 
 
-def several_positive(text: str) -> list[int]:
-  """[1, 5] of '5,1'."""
-  return sorted({positive(part.strip()) for part in text.split(',')})
-
-
 def model_dir(text: str, out_dir: str, label: str = '--dir') -> str:
   """Resolves a hash prefix or `latest` to a model folder, or several.
 
@@ -129,7 +124,6 @@ def path(name: str, metavar: str, help: str, default: Any = None,
 
 def model_flag(names: str = '--dir', task: ShippedTask = TILE, more: str = '',
                **options: Any) -> Flag:
-  """Names a trained model."""
   return flag(
       names, 'MODEL_DIR', 'folder model_<hash>, with its run file beside it. '
       'The first digits of the hash are enough; `latest` is the newest in its '
@@ -168,7 +162,6 @@ def models_for(names: Iterable[str], tpu: str, data: str = '') -> list[str]:
 
 
 def foreign_flags(task: ShippedTask) -> Iterable[Flag]:
-  """Name what models of other frameworks say."""
   yield path('--scores', 'FILE.npz', 'scores of another model: an array '
              f'[configurations] for each {task.problem}, under its name; '
              'the lowest is the fastest', [], nargs='+', action='extend')
@@ -186,7 +179,6 @@ def foreign(args: argparse.Namespace, loading: Loading) -> list[Any]:
 
 
 def data_flag(task: ShippedTask, split: str, before: str = '') -> Flag:
-  """Names the kernels or programs."""
   folders = '/'.join(f'<{name}>' for name in (
       'data_root', *task.collection_args))
   return flag('--data', 'PATH', f'{before}{task.sources}; empty: '
@@ -243,7 +235,6 @@ def given(args: argparse.Namespace, settings_class: type) -> Any:
 
 
 def task_of(args: argparse.Namespace) -> ShippedTask:
-  """The task that --task names."""
   return TASKS[args.task]
 
 
@@ -300,7 +291,6 @@ def progress(tpu: str) -> Iterator[Callable[[float], None]]:
 
 def show(args: argparse.Namespace, to_json: Callable[[], Any],
          text: Callable[[], str]) -> None:
-  """Prints what a verb found."""
   print(json.dumps(to_json(), indent=2) if args.json else text())
 
 

@@ -40,7 +40,8 @@ def _evaluate_flags(task: ShippedTask) -> Iterator[flags.Flag]:
   yield from flags.foreign_flags(task)
   yield flags.data_flag(task, 'valid')
   yield flag('--top_k', 'K,K...', 'numbers of configurations to try',
-             ','.join(map(str, task.top_ks)), type=flags.several_positive)
+             ','.join(map(str, task.top_ks)), type=lambda text: sorted(
+                 {positive(part.strip()) for part in text.split(',')}))
   yield path('--csv', 'FILE', 'file for one CSV row for each kernel or program '
              'and model')
   yield from flags.of_settings(task.loading)

@@ -51,7 +51,6 @@ class Diagnosis:
 
   @property
   def ok(self) -> bool:
-    """Nothing is broken."""
     return all(finding.state != BROKEN for finding in self.findings)
 
   def text(self) -> str:

@@ -111,7 +111,6 @@ class Sandbox:
         self.folder, checkout.MODELS_PY if root else 'models.py'))
 
   def new_folder(self) -> str:
-    """An empty folder."""
     return tempfile.mkdtemp(dir=self._temporary)
 
   def has(self, script: str) -> bool:

@@ -53,16 +53,22 @@ class LossNotFiniteError(UserError):
 
 
 class StopOnNaN(tf.keras.callbacks.Callback):
-  """Ends training at a loss that is not finite, before the epoch counts."""
+  """Ends training at a loss that is not finite or an epoch without measures."""
 
   def on_epoch_begin(self, epoch, logs=None):
     self._epoch = epoch
 
   def on_train_batch_end(self, batch, logs=None):
-    if not math.isfinite(logs['loss']):
+    if not math.isfinite(logs.get('loss', 0.0)):
       raise LossNotFiniteError(
           f'the loss became {logs["loss"]} in epoch {self._epoch + 1}, by step '
           f'{batch + 1}; training stopped')
+
+  def on_epoch_end(self, epoch, logs=None):
+    if missing := sorted(set(_CURVE.values()) - set(logs)):
+      raise UserError(f'{type(self.model).__name__}: training reports no '
+                      f'{", ".join(missing)}; compile must set the metrics it '
+                      'is given, and train_step and test_step return them')
 
 
 class EarlyStopping(tf.keras.callbacks.Callback):

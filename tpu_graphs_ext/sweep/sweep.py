@@ -67,8 +67,6 @@ def sweep(path: str, out: str, *, workers: int = 0, scheduler: str = '',
 
 
 class _Sweep:
-  """One sweep at work."""
-
   def __init__(self, tried: Grid, out: str, retry_failed: bool):
     for known in (trials.data_key, trials.file_sum):
       known.cache_clear()  # Files may have changed since another sweep.

@@ -123,7 +123,6 @@ def reading(out: str, and_written: bool = False) -> Iterator[None]:
 
 
 def _storage(out: str) -> Any:
-  """The journal of a folder."""
   path, storages = os.path.join(out, FILE), _optuna().storages
   if os.path.lexists(path):
     files.open_ordinary(path).close()

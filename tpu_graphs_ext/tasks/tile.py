@@ -147,7 +147,6 @@ class StatsSettings(Checked):
 
 
 class TileTask(shipped.ShippedTask):
-  """Ranks the tiles of a kernel."""
   name, problem, choices = 'tile', 'kernel', 'tiles'
   training, loading = TrainSettings, LoadSettings
   models_file = load_models.models_path()
@@ -264,7 +263,7 @@ class TileTask(shipped.ShippedTask):
         splits.validated, splits.stats, anew=False, **sizes).cache()
 
   def sample_graph(self, stats: FeatureStats) -> tfgnn.GraphTensor:
-    """A kernel of one node and one tile, with the least of all features."""
+    """A kernel of one node, with two tiles of the least of all features."""
     import numpy as np
 
     from tpu_graphs_ext.data.kernel import Kernel
@@ -274,9 +273,9 @@ class TileTask(shipped.ShippedTask):
             tile_id='sample', node_feat=stats.node.minimum[np.newaxis],
             node_opcode=np.zeros(1, np.uint8),
             edge_index=np.zeros((0, 2), np.int64),
-            config_feat=stats.config.minimum[np.newaxis],
-            runtime_ns=np.ones(1, np.int64),
-            normalizer_ns=np.ones(1, np.int64)), stats)
+            config_feat=np.tile(stats.config.minimum, (2, 1)),
+            runtime_ns=np.ones(2, np.int64),
+            normalizer_ns=np.ones(2, np.int64)), stats)
 
   def graphs(self, problem: Kernel,
              stats: FeatureStats) -> Iterable[tfgnn.GraphTensor]:
