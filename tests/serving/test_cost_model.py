@@ -5,6 +5,7 @@ import dataclasses
 import os
 import pathlib
 import pickle
+import signal
 
 import numpy as np
 import pytest
@@ -128,18 +129,30 @@ def test_a_pickled_model_is_its_folder(model, saved_model_dir):
       pickle.loads(content).score(KERNEL), model.score(KERNEL))
 
 
-def test_after_a_fork_there_is_one_error(model):
-  """TensorFlow would hang; a child whose `score` raises leaves with 7."""
-  child = os.fork()
-  if not child:
-    code = 1
+def test_after_a_fork_there_is_one_error(model, saved_model_dir):
+  """TensorFlow would hang; a child whose call raises leaves with 7."""
+  content = pickle.dumps(model)
+
+  def unpickled():
     try:
-      model.score(KERNEL)
-    except UserError as error:
-      code = 7 if "get_context('spawn')" in str(error) else 2
-    finally:
-      os._exit(code)
-  assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+      return pickle.loads(content)
+    except UserError:  # A multiprocessing.Pool would wait forever.
+      os._exit(3)
+
+  for call in (lambda: model.score(KERNEL),
+               lambda: CostModel.load(saved_model_dir),
+               lambda: unpickled().score(KERNEL)):
+    child = os.fork()
+    if not child:
+      code = 1
+      signal.alarm(30)
+      try:
+        call()
+      except UserError as error:
+        code = 7 if "get_context('spawn')" in str(error) else 2
+      finally:
+        os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
 def test_files_that_the_command_takes(model, tmp_path):

@@ -19,7 +19,7 @@ from tpu_graphs_ext.sweep import pool, rank_many
 @pytest.fixture
 def inline(monkeypatch):
   """Ranks files in this process."""
-  monkeypatch.setattr(threads, 'one_alone', lambda: None)
+  monkeypatch.setattr(threads, 'one_each', lambda *_: None)
   run = inline_pool.InlinePool()
   monkeypatch.setattr(pool, 'run', run)
   return run

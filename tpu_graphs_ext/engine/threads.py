@@ -25,7 +25,7 @@ def one_for_each_operation(most_cores: int = 4) -> None:
   where there are more cores.
   """
   if VARIABLE not in os.environ and cores() <= most_cores:
-    _set_threads('intra')
+    one_each('intra')
 
 
 def divide(processes: int) -> None:
@@ -35,13 +35,8 @@ def divide(processes: int) -> None:
       os.environ.setdefault(name, str(max(1, cores() // processes)))
 
 
-def one_alone() -> None:
-  """Lets TensorFlow use one core: numbers do not depend on the others."""
-  _set_threads('intra', 'inter')
-
-
-def _set_threads(*names: str) -> None:
-  """One thread of each kind; does nothing where TensorFlow already runs."""
+def one_each(*names: str) -> None:
+  """One thread, 'intra' or 'inter'; no effect where TensorFlow already runs."""
   import tensorflow as tf
   with contextlib.suppress(RuntimeError):
     for name in names:

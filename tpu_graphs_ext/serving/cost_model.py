@@ -64,11 +64,12 @@ class CostModel:
     constants: physical constants that it has learned, as in `explain`, by
       names that end in the unit; empty for a model without an analytic time.
   """
+  _process: Optional[int] = None  # That compiled the first one.
 
   def __init__(self, ranker: scoring.Ranker):
     """Compiles a model, or raises a UserError; `load` loads one."""
     self._ranker = ranker
-    self._process = os.getpid()
+    CostModel._process = os.getpid()
     self._loaded: Optional[tuple] = None  # What `load` was called with.
     self._program = tf_program.compiled(ranker).get_concrete_function()
     self._specs = self._program.structured_input_signature[0]
@@ -78,8 +79,7 @@ class CostModel:
         cachetools.LRUCache(
             _CACHED_TILES, getsizeof=lambda scores: scores.given.size),
         key=_digest, lock=threading.Lock())(self._new_scores)
-    # TensorFlow optimises the graph in the first call, which takes seconds, and
-    # finds memory for a kernel of usual size in the second.
+    # TensorFlow optimises the graph in one call, finds memory in the second.
     for _ in range(2):
       self._program(*(tf.zeros([rows, *spec.shape[1:]], spec.dtype)
                       for rows, spec in zip((30, 30, 30, 1000), self._specs)))
@@ -100,6 +100,7 @@ class CostModel:
       tpu: of the package's models, that of this generation, such as 'v6e';
         '' for a TPU v3.
     """
+    cls._require_own_process()
     tpu = tpu and libtpu.generation(tpu)
     if tpu and model_dir != pretrained.NAME:
       raise UserError(f'tpu={tpu!r}: chooses among the models of the package; '
@@ -110,19 +111,23 @@ class CostModel:
                      else files.full_path(model_dir)), loading
     return model
 
-  def __reduce__(self):
+  def __getstate__(self) -> tuple:
     """Pickles the folder, which must be there where the model is unpickled."""
     if self._loaded is None:
       raise TypeError('only a CostModel that was loaded can be pickled')
-    return type(self).load, self._loaded
+    return self._loaded
 
-  def _require_own_process(self) -> None:
+  def __setstate__(self, loaded: tuple) -> None:
+    if self._process in (None, os.getpid()):  # Else its methods say why.
+      self.__dict__ = self.load(*loaded).__dict__
+
+  @classmethod
+  def _require_own_process(cls) -> None:
     """Raises a UserError after a fork, where TensorFlow would hang."""
-    if os.getpid() != self._process:
+    if cls._process not in (None, os.getpid()):
       raise UserError(
-          'a CostModel does not work in a forked process, where TensorFlow '
-          "hangs: use multiprocessing.get_context('spawn') and pass the model, "
-          'or load it in the process')
+          'TensorFlow hangs in a process that was forked after a CostModel was '
+          "loaded: use multiprocessing.get_context('spawn')")
 
   def score(self, kernel: KernelLike,
             bounds: Optional[BoundsLike] = None) -> np.ndarray:

@@ -178,7 +178,7 @@ class Settings:
 def loaded(settings: Settings
            ) -> tuple[scoring.Ranker, Optional[cost_model.CostModel]]:
   """The model, and for listed tiles its program: twice as fast if small."""
-  threads.one_alone()
+  threads.one_each('intra', 'inter')  # Numbers do not depend on the cores.
   ranker = scoring.load_ranker(settings.model_dir, settings.loading)
   ranker = dataclasses.replace(
       ranker, opcodes=ranker.opcodes or frozenset(range(ranker.num_ops)))
