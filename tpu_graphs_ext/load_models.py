@@ -175,6 +175,7 @@ def require_in_text(name: str, arguments: Iterable[str], path: str) -> None:
 
 
 def takes(name: str, argument: str, models_py: str = '') -> bool:
+  """Whether a model's constructor has an argument of that name."""
   return argument in constructor_arguments(model_class(name, models_py))[0]
 
 

@@ -37,6 +37,7 @@ class Report:
   faults: list[Fault]
 
   def text(self) -> str:
+    """The report for a person."""
     lines = [f'{split}: ' + ', '.join(
         f'{number:,} {what}' for what, number in counts.items())
              for split, counts in self.counts.items()]

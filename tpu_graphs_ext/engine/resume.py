@@ -141,14 +141,14 @@ def finished_run(settings: Training,
   paths = glob.glob(os.path.join(glob.escape(out_dir), 'run_*.jsonz'))
   for path in sorted(paths, key=os.path.getmtime, reverse=True):
     run_hash = os.path.basename(path)[len('run_'):-len('.jsonz')]
-    # A run file that is refused, or lacks a key, may be the baseline's own.
-    with contextlib.suppress(UserError, KeyError):
+    # A run file that is refused may be the baseline's own.
+    with contextlib.suppress(UserError):
       run = artifacts.load_run(
           artifacts.model_path(out_dir, run_hash), settings.task)
       # Only the end of a run writes the total.
-      if 'total' in run.info['seconds'] and (
-          fixed.items() <= run.info['settings'].items()
-          and origin.Origin(b'', run.info).key == trained_with.key):
+      if 'total' in run.info.get('seconds', {}) and (
+          fixed.items() <= run.info.get('settings', {}).items()
+          and trained_with.is_of(run.info)):
         return run
   return None
 

@@ -115,10 +115,12 @@ class Checked:
 
   @functools.cached_property
   def model_kwargs(self) -> dict[str, Any]:
+    """Constructor arguments of the model, from `model_kwargs_json`."""
     return parse_model_kwargs(self.model_kwargs_json)
 
   @property
   def models_file(self) -> str:
+    """The file with the model's class."""
     return self.models_py or self.task.models_file
 
 

@@ -47,6 +47,7 @@ class TrainResult:
   run_info: dict[str, Any]
 
   def text(self) -> str:
+    """Errors and paths, a line each."""
     lines = [f'{split} slowdown: ' + ', '.join(
         f'top-{k} {100 * error:.2f} %' for k, error in errors.items())
              for split, errors in self.run_info['final_error'].items()]

@@ -92,6 +92,7 @@ class LayoutLoadSettings(Loading):
 
 
 class LayoutTask(shipped.ShippedTask):
+  """Ranks the layouts of a program."""
   name, problem, choices = 'layout', 'program', 'layouts'
   training, loading = LayoutTrainSettings, LayoutLoadSettings
   models_file = load_models.models_path('layout_models.py')

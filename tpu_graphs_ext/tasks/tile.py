@@ -147,6 +147,7 @@ class StatsSettings(Checked):
 
 
 class TileTask(shipped.ShippedTask):
+  """Ranks the tiles of a kernel."""
   name, problem, choices = 'tile', 'kernel', 'tiles'
   training, loading = TrainSettings, LoadSettings
   models_file = load_models.models_path()
