@@ -100,6 +100,17 @@ def read_file(path: str, most_bytes: int = MOST_BYTES,
   return content
 
 
+@contextlib.contextmanager
+def no_pattern(folder: str) -> Iterator[str]:
+  """A path of a folder that TensorFlow, which matches [x], finds as it is."""
+  if not re.search(r'[\[\\]', folder):
+    yield folder
+    return
+  with tempfile.TemporaryDirectory() as place:
+    os.symlink(os.path.abspath(folder), f'{place}/link')
+    yield f'{place}/link'
+
+
 def sha256(path: str) -> str:
   """The SHA-256 sum of an ordinary file in hex, or a UserError."""
   digest = hashlib.sha256()

@@ -52,17 +52,12 @@ def find(root: str | None = None) -> str | None:
   if not root:
     return None
   root = files.full_path(root)
-  if not is_checkout(root):
+  if not _has(root, _CHECKOUT_FILES):
     raise UserError(
         f'{root} is not a checkout of the tpu_graphs baseline: it lacks '
         f'{" or ".join(_CHECKOUT_FILES)}; set {ROOT_VARIABLE} to the folder '
         f'that `git clone {URL}` made')
   return root
-
-
-def is_checkout(folder: str) -> bool:
-  """Whether a folder is a checkout of the baseline."""
-  return _has(folder, _CHECKOUT_FILES)
 
 
 def _has(folder: str, names: Sequence[str]) -> bool:
@@ -130,7 +125,8 @@ def find_script(script: str, root: str | None = None) -> tuple[str, str]:
   TPU_GRAPHS_ROOT names. Raises UserError for a script that is not there.
   """
   here = os.getcwd()
-  checkout = find(here if not root and is_checkout(here) else root)
+  is_here = not root and _has(here, _CHECKOUT_FILES)
+  checkout = find(here if is_here else root)
   folders = [*([] if root else [here]),
              *(course_folders(checkout) if checkout else ())]
   for folder in folders:

@@ -37,9 +37,9 @@ from tpu_graphs_ext.stacks import imports
 from tpu_graphs_ext.stacks.versions import stack_name
 
 # What a run writes into a model folder.
-_SAVED_FILES = ('saved_model.pb', 'keras_metadata.pb', 'fingerprint.pb',
-                origin.COPY, 'assets', 'variables/variables.index',
-                'variables/variables.data-00000-of-00001')
+SAVED_FILES = ('saved_model.pb', 'keras_metadata.pb', 'fingerprint.pb',
+               origin.COPY, 'assets', 'variables/variables.index',
+               'variables/variables.data-00000-of-00001')
 
 
 def model_path(out_dir: str, run_hash: str) -> str:
@@ -55,11 +55,6 @@ def run_path_of(model_dir: str) -> str:
   return os.path.join(folder, 'run_' + name[len('model_'):] + '.jsonz')
 
 
-def require_own(model_dir: str) -> None:
-  """Raises UserError if a new model would replace other files than a model."""
-  files.require_own(model_dir, {}, _SAVED_FILES)
-
-
 def save_run(model: tf.keras.Model, run_info: dict[str, Any], out_dir: str,
              task: Task, models_py: bytes = b'') -> tuple[str, str]:
   """Writes the model folder, then the run file; returns both paths.
@@ -68,8 +63,8 @@ def save_run(model: tf.keras.Model, run_info: dict[str, Any], out_dir: str,
   """
   model_dir = model_path(out_dir, task.train_hash(run_info['args']))
   try:
-    with files.new_folder(model_dir, lambda: require_own(
-        model_dir)) as temporary, quiet_keras():
+    with files.new_folder(model_dir, lambda: files.require_own(
+        model_dir, {}, SAVED_FILES)) as temporary, quiet_keras():
       model.save(temporary, save_format='tf',
                  include_optimizer=task.keeps_optimizer)
       if models_py:

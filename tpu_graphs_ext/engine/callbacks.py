@@ -148,7 +148,8 @@ class Checkpoints(tf.keras.callbacks.Callback):
         model=model, optimizer=model.optimizer, best=best.variables,
         progress=progress,
         state=getattr(model, 'training_state', list)())  # Averages.
-    self._manager = tf.train.CheckpointManager(checkpoint, path, max_to_keep=1)
+    self._manager = tf.train.CheckpointManager(
+        checkpoint, folder.checkpoints, max_to_keep=1)
     last = self._manager.latest_checkpoint
     if folder.is_new or not last:
       return

@@ -92,10 +92,11 @@ class ResumeFolder:
     if os.path.islink(self.path):
       raise UserError(f'{self.path}: is a link; an interrupted run goes into '
                       'a folder of that name, so move the link away')
-    artifacts.require_own(self.model_dir)
+    files.require_own(self.model_dir, {}, artifacts.SAVED_FILES)
     try:
       os.makedirs(self.path, exist_ok=True)
-      with files.held_folder(self.path):
+      with files.held_folder(self.path), (
+          files.no_pattern(self.path)) as self.checkpoints:
         files.ordinary_files(self.path, saved_weights.MOST_BYTES)
         if self.is_new:
           if os.path.exists(self._start) and not self._resumes:

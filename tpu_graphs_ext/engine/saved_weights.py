@@ -56,7 +56,8 @@ def read(model_dir: str) -> list[tuple[str, np.ndarray]]:
         raise ValueError(f'{COMPACT_FILE}: {faults}')
       weights = list(arrays.items())
     else:
-      weights = _of_checkpoint(model_dir)
+      with files.no_pattern(model_dir) as folder:
+        weights = _of_checkpoint(folder)
   except Exception as error:  # TensorFlow raises IndexError and many others.
     raise ValueError(reason_of(error)) from error
   for name, value in weights:

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, Optional, Union
 
 from tpu_graphs_ext import files, load_models
 from tpu_graphs_ext.engine.settings import MOST_SEED, wrong_kind
-from tpu_graphs_ext.engine.task import Task
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.tasks import TASKS, TILE
 
@@ -22,11 +21,11 @@ _OWN_SETTINGS = {'model', 'model_kwargs_json', 'seed', 'data_root', 'out_dir',
                  'results_csv', 'run_id', 'resume', 'tensorboard'}
 
 
-def goals_of(task: Task) -> list[str]:
+def goals_of(task: str) -> list[str]:
   """Means over the validation split; slowdowns, as 'top5', are best low."""
   return [*dict.fromkeys(['opa', *(
-      measure for measure, _ in task.final if measure != 'slowdown')]),
-          *(f'top{k}' for k in task.top_ks)]
+      measure for measure, _ in TASKS[task].final if measure != 'slowdown')]),
+          *(f'top{k}' for k in TASKS[task].top_ks)]
 
 
 def _require(holds: Any, rule: str, value: Any) -> None:
@@ -128,7 +127,7 @@ class Grid:
   def __post_init__(self):
     _require(self.task in TASKS, f'task must be {" or ".join(TASKS)}',
              self.task)
-    goals = goals_of(self.of_task)
+    goals = goals_of(self.task)
     _require(self.goal in goals, f'goal must be one of {", ".join(goals)}',
              self.goal)
     _require(self.seeds and all(
@@ -139,7 +138,7 @@ class Grid:
     self.prune = self.prune and filled(
         Prune, {} if self.prune is True else self.prune, 'prune')
     self.data_root = files.full_path(files.require_path(
-        'data_root', self.of_task.training.data_root
+        'data_root', TASKS[self.task].training.data_root
         if self.data_root is None else self.data_root))
     _require(self.models, 'models must be a list of at least one, as ["MLP"]',
              self.models)
@@ -148,10 +147,6 @@ class Grid:
     _require(self.num_trials <= MOST_TRIALS, f'at most {MOST_TRIALS:,} trials '
              'are allowed; give fewer values, or let a "search" draw from them',
              self.num_trials)
-
-  @property
-  def of_task(self) -> Task:
-    return TASKS[self.task]
 
   def _space(self, entry: Any, where: str) -> ModelSpace:
     model = filled(Configuration, {'model': entry} if isinstance(
@@ -227,7 +222,7 @@ def read(path: str) -> Grid:
   key, model or argument, or a value that no training takes.
   """
   grid = filled(Grid, files.read_json(files.full_path(path)), path)
-  settings = grid.of_task.training
+  settings = TASKS[grid.task].training
   for place, model in enumerate(grid.models):
     where = f'{path}: models[{place}]'
     try:

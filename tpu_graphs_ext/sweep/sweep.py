@@ -178,7 +178,7 @@ class Leaderboard:
 
   def __init__(self, grid: Grid, rows: Iterable[dict[str, Any]]):
     self._goal, self._ascending = grid.goal, not grid.highest_is_best
-    self._measures = sorted(goals_of(grid.of_task), key=lambda name:
+    self._measures = sorted(goals_of(grid.task), key=lambda name:
                             name != grid.goal)
     trials = pd.DataFrame([{**row, **row['values']} for row in rows],
                           columns=[*_FIRST, *self._measures, 'run'])
