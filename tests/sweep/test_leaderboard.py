@@ -36,7 +36,9 @@ def test_the_best_mean_comes_first_and_failures_last():
   leaders = board(ROWS)
   assert widths(leaders) == [16, 32, 8, 64]
   assert (leaders.best['key'], leaders.best['opa']) == ('16-0', 0.9)
-  assert '6 trials: 3 finished, 2 failed, 1 stopped' in leaders.text('out')
+  said = leaders.text('my out')
+  assert '6 trials: 3 finished, 2 failed, 1 stopped' in said
+  assert said.endswith("  tpu-graphs-ext report 'my out'")  # To be pasted.
   assert widths(board([*ROWS, row(4, 0, 0.95)], 'top5'))[:2] == [4, 16]
 
 
