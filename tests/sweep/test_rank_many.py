@@ -48,8 +48,9 @@ def ranked(saved_model_dir, folder, tmp_path, inline):
   def call(source=folder, model_dir=saved_model_dir, **chosen):
     inline.done = []
     summary = rank_many.rank_many(
-        str(model_dir), [str(source)], str(tmp_path / 'out.jsonl'), **chosen)
-    return summary, (tmp_path / 'out.jsonl').read_bytes()
+        str(model_dir), [str(source)], str(tmp_path / 'new' / 'out.jsonl'),
+        **chosen)
+    return summary, (tmp_path / 'new' / 'out.jsonl').read_bytes()
 
   return call
 
@@ -62,7 +63,7 @@ def interrupted(ranked, inline, tmp_path):
     with pytest.raises(KeyboardInterrupt):
       ranked()
     inline.stop_after = None
-    return tmp_path / 'out.jsonl.partial'
+    return tmp_path / 'new' / 'out.jsonl.partial'
 
   return call
 
@@ -182,7 +183,7 @@ def test_a_file_whose_worker_dies_costs_no_other_its_row(ranked, inline):
 def test_the_command(saved_model_dir, folder, tmp_path, inline, capsys):
   (folder / 'net_1.npz').write_bytes(b'no archive')
   call = ['rank', '--dir', saved_model_dir, '--data', str(folder), '--workers',
-          '2', '--out', str(tmp_path / 'out.jsonl'), '--all']
+          '2', '--out', str(tmp_path / 'new' / 'out.jsonl'), '--all']
   assert cli.main(call) == 1
   told = capsys.readouterr()
   assert '6 kernels with 21 tiles ranked, of 7 files' in told.out

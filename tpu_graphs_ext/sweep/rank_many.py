@@ -78,8 +78,8 @@ def rank_many(model_dir: str, places: Sequence[str], out: str, *,
   start = time.monotonic()
   if not out.endswith('.jsonl') or '://' in out:
     raise UserError(f'--out={out}: must be the path of a .jsonl')
-  out_path = files.full_path(out)
-  files.require_kind(out_path, b'{"file":', 'file of rankings')
+  out_path = files.Output('--out', '{"file":', 'file of rankings').check(
+      files.full_path(out))
   tpu = libtpu.generation(tpu)
   endings = ('.npz', '.pb', '.hlo') if all_tiles else ('.npz',)
   chosen = list({file.path: file for name in places
