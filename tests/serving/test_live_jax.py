@@ -41,8 +41,12 @@ def doubled(x):
   return pl.pallas_call(body, out_shape=x)(x)
 
 
+@jax.custom_vjp
 def product(x, w):
   return x @ w
+
+
+product.defvjp(product, product)  # Without one JAX refuses to call it.
 
 
 def grouped(x, w, sizes):
