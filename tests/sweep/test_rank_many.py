@@ -12,6 +12,7 @@ from tpu_graphs_ext import cli, files
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.engine import threads
 from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.hlo import kernel_sources
 from tpu_graphs_ext.serving import tile_ranking, tile_search
 from tpu_graphs_ext.sweep import pool, rank_many
 
@@ -183,8 +184,10 @@ def test_a_file_whose_worker_dies_costs_no_other_its_row(ranked, inline):
 def test_the_command(saved_model_dir, folder, tmp_path, inline, capsys):
   (folder / 'net_1.npz').write_bytes(b'no archive')
   call = ['rank', '--dir', saved_model_dir, '--data', str(folder), '--workers',
-          '2', '--out', str(tmp_path / 'new' / 'out.jsonl'), '--all']
+          '2', '--out', str(tmp_path / 'new' / 'out.jsonl'), '--all',
+          '--jax_python', 'mine']
   assert cli.main(call) == 1
+  assert inline.done[0][0].jax_python == 'mine'
   told = capsys.readouterr()
   assert '6 kernels with 21 tiles ranked, of 7 files' in told.out
   assert told.err.count('error: ') == 1 and 'net_1.npz' in told.err
@@ -206,7 +209,11 @@ def test_all_legal_tiles_of_files(ranked, tmp_path, monkeypatch):
       tile_ranking.KernelRanking(**{
           **empty, 'name': f'{asked} of {tpu!r}', 'scored': 4, 'choices': [],
           'opcodes': [], 'notes': ['a note'], 'unfamiliar': []}))
-  summary, content = ranked(folder, all_tiles=True, top_k=3)
+  asked, read = [], kernel_sources.read_source
+  monkeypatch.setattr(kernel_sources, 'read_source', lambda path, **settings: (
+      asked.append(settings) or read(path, **settings)))
+  summary, content = ranked(folder, all_tiles=True, top_k=3, jax_python='mine')
+  assert asked == 2 * [{'tpu': 'v3', 'jax_python': 'mine'}]
   first, second = rows_in(content)
   assert list(first) == list(second) == list(rank_many.LEGAL)
   assert first['tile_id'] == "(3,) of 'v3'" and first['notes'][-1] == 'a note'

@@ -100,9 +100,8 @@ def _check(args: Namespace) -> None:
        'ones; give one of the two'),
       (many != bool(args.out), '--workers needs --out, and --out goes with '
        '--workers: name the .jsonl to write'),
-      (many and (args.json or args.shapes or args.blocks or args.jax_python),
-       'workers rank files into --out: leave out --json, --shapes, --blocks '
-       'and --jax_python'),
+      (many and (args.json or args.shapes or args.blocks),
+       'workers rank files into --out: leave out --json, --shapes, --blocks'),
       (args.blocks and len(args.files) != 1,
        '--blocks goes with one module:function'),
       ((args.check or args.vmem_limit is not None) and not args.blocks,
@@ -196,6 +195,6 @@ def _with_workers(args: Namespace) -> int:
       args.dir, args.files or [args.data or f'{loading.data_root}/test'],
       args.out, all_tiles=bool(args.files),
       top_k=args.top_k, tpu=args.tpu, workers=args.workers or 0,
-      scheduler=args.scheduler, loading=loading)
+      scheduler=args.scheduler, jax_python=args.jax_python, loading=loading)
   print(summary.text)
   return flags.failed(summary.errors)

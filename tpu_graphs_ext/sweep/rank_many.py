@@ -58,7 +58,7 @@ class Summary(NamedTuple):
 
 def rank_many(model_dir: str, places: Sequence[str], out: str, *,
               all_tiles: bool = False, top_k: Optional[int] = TOP_CONFIGS,
-              tpu: str = schema.DEFAULT_TPU,
+              tpu: str = schema.DEFAULT_TPU, jax_python: str = '',
               workers: int = 0, scheduler: str = '',
               loading: LoadSettings = LoadSettings()) -> Summary:
   """Ranks the kernels of files, and writes a row for each, or for an error.
@@ -69,7 +69,7 @@ def rank_many(model_dir: str, places: Sequence[str], out: str, *,
     out: the .jsonl to write.
     all_tiles: rank all legal tiles instead of those that the files list.
     top_k: tiles of each kernel; None for all.
-    tpu: with `all_tiles`, see `tile_search.rank_sources`.
+    tpu, jax_python: with `all_tiles`, see `kernel_sources.read_source`.
     workers, scheduler: see `pool.run`.
     loading: how to load the model.
 
@@ -85,7 +85,7 @@ def rank_many(model_dir: str, places: Sequence[str], out: str, *,
   chosen = list({file.path: file for name in places
                 for file in find(name, endings)}.values())
   settings = _settings(model_dir, loading, all_tiles=all_tiles,
-                       top_k=top_k, tpu=tpu)
+                       top_k=top_k, tpu=tpu, jax_python=jax_python)
   kernels, tiles, errors = 0, 0, []
   with _journal(out_path + '.partial', settings.basis) as journal:
     left = [file for file in chosen if journal.key(file) not in journal.places]
@@ -157,6 +157,7 @@ class Settings:
   all_tiles: bool
   top_k: Optional[int]
   tpu: str
+  jax_python: str
 
   def line(self, name: str, row: Any, path: str = '') -> bytes:
     """Values of a row, or an error in the file or its copy at `path`."""
@@ -218,7 +219,8 @@ def _listed(settings: Settings, path: str) -> Iterator[Any]:
 def _legal(settings: Settings, path: str) -> Iterator[Any]:
   """The same for all legal tiles."""
   ranker, _ = loaded(settings)
-  source = kernel_sources.read_source(path, tpu=settings.tpu)
+  source = kernel_sources.read_source(
+      path, tpu=settings.tpu, jax_python=settings.jax_python)
   if not source.kernels and not source.faults:
     yield {'notes': source.notes}
   for source_kernel in source.kernels:
@@ -311,7 +313,6 @@ def _record(key: bytes, rows: bytes) -> bytes:
 
 
 class Found(NamedTuple):
-  """An input file."""
   name: str  # Relative if the given path is.
   path: str  # Absolute path or URL.
   stamp: str  # Changes with the file.
