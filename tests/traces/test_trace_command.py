@@ -134,7 +134,7 @@ def test_several_traces_and_a_sweep(trace, tmp_path, capsys):
   assert 'pause' in calibrate.read(str(path)).host
   for words, said in (
       ([trace, f'--calibrate={path}'], 'already has these kernels'),
-      ([sweep, trace, f'--hardware={path}'], 'one trace at a time; got 2')):
+      ([sweep, trace, f'--hardware={path}'], 'one trace at a time')):
     assert said in error_of(capsys, *words)
   tiny.write(tmp_path / 'a100.json', tiny.one_step())
   content = json.loads((tmp_path / 'a100.json').read_text())
@@ -152,6 +152,20 @@ def test_two_recordings_may_have_one_name(tmp_path):
         launch(1, 0), kernel(1, 3, us)]))
   assert analysis.calibrated(paths).sources == (
       't.json, a GPU, all, 5 us in 1', 't.json, a GPU, all, 6 us in 1')
+
+
+def test_what_another_calibration_adds_meanwhile_is_kept(
+    trace, learned, tmp_path, capsys, monkeypatch):
+  path, calibrated = tmp_path / 'both.json', analysis.calibrated
+
+  def slow(*asked):
+    path.write_text(learned.read_text())
+    return calibrated(*asked)
+
+  monkeypatch.setattr(analysis, 'calibrated', slow)
+  assert 'another command has changed it; run this again' in error_of(
+      capsys, trace, f'--calibrate={path}')
+  assert path.read_text() == learned.read_text()
 
 
 def test_a_sweep_of_another_program_is_recognized(tmp_path):

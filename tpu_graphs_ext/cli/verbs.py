@@ -256,19 +256,19 @@ def trace(args: Namespace) -> None:
   from tpu_graphs_ext.traces import analysis, calibrate
   if args.calibrate:
     if args.json:
-      raise UserError('--json goes with --hardware: first calibrate, then '
-                      'predict')
+      raise UserError('--json goes with --hardware')
     path = calibrate.FILE.check(args.calibrate)
-    learned = analysis.calibrated(
-        args.file, args.step, calibrate.read(path, '--calibrate')
-        if os.path.exists(path) and os.path.getsize(path) else None)
+    size = os.path.exists(path) and os.path.getsize(path)
+    learned = analysis.calibrated(args.file, args.step, calibrate.read(
+        path, '--calibrate') if size else None)
+    if size != (os.path.exists(path) and os.path.getsize(path)):
+      raise UserError(f'{path}: another command has changed it; run this again')
     calibrate.FILE.write(args.calibrate, calibrate.to_json(learned))
     print(f'{args.calibrate}: {"; ".join(learned.sources)} kernels; '
           f'{len(learned.launches):,} functions')
     return
   if len(args.file) > 1:
-    raise UserError('--hardware predicts one trace at a time; got '
-                    f'{len(args.file)}')
+    raise UserError('--hardware predicts one trace at a time')
   result = analysis.compared(
       args.file[0], args.step, calibrate.read(args.hardware))
   flags.show(args, lambda: analysis.to_json(result),
