@@ -21,7 +21,8 @@ def test_products_and_convolutions():
     assert costs.cost_of(product(64, 256, 512, element_type=element_type)
                          ).bytes == cost.bytes / 4 * size
   # Types that TensorFlow 2.15 has no names for, and several values in a byte.
-  for number, bits, size in (28, 0, 1), (33, 0, 1), (32, 4, .5), (26, 2, .25):
+  for number, bits, size in ((28, 0, 1), (33, 0, 1), (32, 4, .5), (26, 2, .25),
+                             (21, 0, 1), (32, 0, 1), (5, 0, 8), (10, 0, 2)):
     module = product(64, 256, 512)
     for node in module.computations[0].instructions:
       node.shape.element_type = number

@@ -21,13 +21,13 @@ from typing import NamedTuple
 LANES = 128  # Elements of a layout tile on the most minor dimension.
 SUBLANES = 8  # The same on the second most minor.
 
-_BYTES = {'PRED': 1, 'S8': 1, 'U8': 1, 'S16': 2, 'U16': 2, 'F16': 2,
-          'BF16': 2, 'S64': 8, 'U64': 8, 'F64': 8, 'C64': 8, 'C128': 16}
+_BYTES = {'PRED': 1, 'S16': 2, 'U16': 2, 'F16': 2, 'BF16': 2, 'S64': 8,
+          'U64': 8, 'F64': 8, 'C64': 8, 'C128': 16}
 
 
 def element_bytes(type_name: str) -> int:
-  """Bytes of one element of a type, by XLA's name; 4 if unknown."""
-  return 1 if type_name.startswith('F8') else _BYTES.get(type_name, 4)
+  """Bytes of an element of a type, by XLA's name, unpacked; 4 if unknown."""
+  return 1 if type_name[1:2] in {*'248'} else _BYTES.get(type_name, 4)
 
 
 def layout_units(sizes: Sequence[int]) -> list[int]:
