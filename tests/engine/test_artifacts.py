@@ -238,7 +238,7 @@ def test_a_generation_with_its_own_model_takes_it(
   save_weights_only(saved_model_dir, os.path.join(names.FOLDER, 'v6e'), 'v6e')
   model = CostModel.load(tpu='TPU v6 lite')
   assert model.name == 'pretrained:v6e'
-  assert model.__reduce__()[1] == ('pretrained:v6e', LoadSettings())
+  assert model.__getstate__() == ('pretrained:v6e', LoadSettings())
   for name, tpu, rule in (
       ('pretrained', 'v9', "'v9' is not a TPU generation"),
       ('out/model_a', 'v9', "'v9' is not a TPU generation"),

@@ -59,8 +59,7 @@ def test_same_seed_same_bytes_whole_or_in_parts(
         epochs=2, batch=10, lr_schedule='cosine', list_size=8, resume=True)
 
   whole = train.train(settings('whole'))
-  # TensorFlow would take the name for a pattern.
-  broken_off(settings(r'[a]\parts'), 1)
+  broken_off(settings(r'[a]\parts'), 1)  # TensorFlow sees a pattern in it.
   parts = train.train(settings(r'[a]\parts'))
   for key in ('train_curve', 'final_error', 'test_predictions', 'seed'):
     assert parts.run_info[key] == whole.run_info[key]
