@@ -38,6 +38,8 @@ def test_the_best_mean_comes_first_and_failures_last():
   assert (leaders.best['key'], leaders.best['opa']) == ('16-0', 0.9)
   said = leaders.text('my out')
   assert '6 trials: 3 finished, 2 failed, 1 stopped' in said
+  assert 'trials.csv (has errors; --retry_failed repeats)\n' in said
+  assert 'retry' not in board([row(8, 0, 0.1)]).text('out')
   assert said.endswith("  tpu-graphs-ext report 'my out'")  # To be pasted.
   assert widths(board([*ROWS, row(4, 0, 0.95)], 'top5'))[:2] == [4, 16]
 

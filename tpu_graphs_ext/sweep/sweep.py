@@ -30,7 +30,6 @@ _log = logging.getLogger(__name__)
 
 # How each file begins; another one of its name is not replaced.
 _STARTS = {'leaderboard.csv': 'rank,model,', 'trials.csv': 'key,model,kwargs,'}
-# Leading columns of trials.csv; metrics follow.
 _FIRST = ['key', 'model', 'kwargs', 'settings', 'seed', 'data_root', 'state',
           'error', 'attempts', 'epochs', 'best_epoch', 'parameters', 'seconds']
 
@@ -264,7 +263,8 @@ class Leaderboard:
     if self.best:
       lines.append(f'best model:  {out}/model_{self.best["run"]}')
     return '\n'.join([
-        *lines, f'tables:      {out}/leaderboard.csv, trials.csv',
+        *lines, f'tables:      {out}/leaderboard.csv, trials.csv' + (
+            ' (has errors; --retry_failed repeats)' * (FAILED in states)),
         f'to compare:  tpu-graphs-ext report {shlex.quote(out)}'])
 
 
