@@ -131,10 +131,10 @@ def test_a_folder_that_cannot_be_listed_can_be_written(tmp_path, monkeypatch):
 def test_csv_cells_that_no_spreadsheet_runs():
   frame = pandas.DataFrame({
       'a': ['=cmd|x', '+1', '\t=1', 'a=1', None], 'b': [-1, -1.5, 2, 3, 4],
-      'c': ['@a', '-1', 'b,"c"\nd', '', '=HYPERLINK("a")']})
+      'c': ['@a', '-1', 'b,"c"\nd', '\0', '=HYPERLINK("a")']})
   assert files.csv_of(frame) == (
       "a,b,c\n'=cmd|x,-1.0,'@a\n'+1,-1.5,'-1\n'\t=1,2.0,"
-      '"b,""c""\nd"\na=1,3.0,\n,4.0,"\'=HYPERLINK(""a"")"\n')
+      '"b,""c""\nd"\na=1,3.0,\ufffd\n,4.0,"\'=HYPERLINK(""a"")"\n')
 
 
 def test_json(tmp_path):

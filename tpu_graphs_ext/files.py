@@ -414,12 +414,16 @@ def csv_of(frame: Any) -> str:
   A text that begins like one gets an apostrophe, which marks it as text.
   """
   def safe(cell: Any) -> Any:
-    return ("'" + cell if isinstance(cell, str)
-            and cell.startswith(_FORMULA_STARTS) else cell)
+    if not isinstance(cell, str):
+      return cell
+    cell = cell.replace('\0', '\ufffd')  # Which Python 3.10 does not write.
+    return "'" + cell if cell.startswith(_FORMULA_STARTS) else cell
 
+  # Unlike `map`, this leaves whole numbers beside None as they are.
   return frame.apply(
       lambda column: column if column.dtype.kind in 'iufb'
-      else column.map(safe)).to_csv(index=False, lineterminator='\n')
+      else type(column)([*map(safe, column)], column.index, dtype=object)
+  ).to_csv(index=False, lineterminator='\n')
 
 
 def read_json(path: str) -> Any:

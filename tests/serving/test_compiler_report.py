@@ -52,6 +52,17 @@ def test_the_command(path, capsys):
   assert 'none.pb: no such file' in printed.err and '1,500' in printed.out
 
 
+def test_csv_cells():
+  """Whole numbers stay so beside none; no spreadsheet runs a name."""
+  kernels = [compiler_report.CompiledKernel(
+      'a', '=op', 2, False, share, cycles, (16, 32), (), 10, 20, 30, .5, 7)
+             for share, cycles in ((None, None), (.25, 5))]
+  assert compiler_report.to_csv([compiler_report.CompilerReport(
+      'f', 'v5e', kernels, [])]).split('\n')[1:] == [
+          "f,v5e,a,'=op,2,False,,,16x32,,10,20,30,0.5,7",
+          "f,v5e,a,'=op,2,False,0.25,5,16x32,,10,20,30,0.5,7", '']
+
+
 def test_kernels_without_a_program(tmp_path, capsys):
   path = kernel_of_module(tiled([32, 256], [4, 2], 1500)).save(str(tmp_path))
   assert cli.main(['kernels', path]) == 1

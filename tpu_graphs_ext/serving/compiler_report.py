@@ -5,12 +5,11 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
 from collections.abc import Sequence
 from typing import Any, Callable, Optional
 
+from tpu_graphs_ext import files
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.engine.settings import checked
 from tpu_graphs_ext.errors import UserError
@@ -60,16 +59,14 @@ class CompilerReport:
 
 def to_csv(reports: Sequence[CompilerReport]) -> str:
   """One row for each kernel; bounds as '16x32'."""
+  import pandas as pd
   names = [field.name for field in dataclasses.fields(CompiledKernel)]
-  file = io.StringIO()
-  writer = csv.writer(file, lineterminator='\n')
-  writer.writerow(['source', 'tpu', *names])
-  for report in reports:
-    for kernel in report.kernels:
-      writer.writerow([report.source, report.tpu, *(
+  return files.csv_of(pd.DataFrame([
+      (report.source, report.tpu, *(
           sizes(value) if isinstance(value, tuple) else value
-          for value in vars(kernel).values())])
-  return file.getvalue()
+          for value in vars(kernel).values()))
+      for report in reports for kernel in report.kernels
+  ], columns=['source', 'tpu', *names], dtype=object))
 
 
 @checked
