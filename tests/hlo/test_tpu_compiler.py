@@ -70,6 +70,17 @@ def test_fusions_of_the_entry_and_its_loops():
   assert tpu_compiler.kernels_of(module).conditionals == 1
 
 
+def test_what_runs_on_another_core_is_named():
+  module = optimized()
+  start, done = module.computations[2].instructions[3:]
+  start.opcode, start.async_execution_thread = 'async-start', 'sparsecore'
+  start.metadata.op_name, done.opcode = 'jit(f)/gather', 'async-done'
+  assert tpu_compiler.kernels_of(module).passed_over == {
+      'gather on the SparseCore': 1}
+  start.metadata.op_name, start.async_execution_thread = '', 'main'
+  assert tpu_compiler.kernels_of(module).passed_over == {'async-start': 1}
+
+
 def test_scalar_constants_stay_and_so_does_a_single_kernel():
   module = convolution()
   assert tpu_compiler.kernels_of(module).kernels[0].module is module

@@ -35,8 +35,9 @@ _WITHOUT_TILES = frozenset({
 # They do no work.
 _FREE = frozenset({'parameter', 'constant', 'bitcast', 'tuple', 'after-all',
                    'get-tuple-element', 'partition-id', 'replica-id',
-                   'add-dependency', 'domain', 'opt-barrier', 'copy-done'})
-_TRANSFERS = ('all-', 'async-', 'collective-', 'send', 'recv', 'infeed',
+                   'add-dependency', 'domain', 'opt-barrier', 'copy-done',
+                   'async-update', 'async-done'})
+_TRANSFERS = ('all-', 'async-start', 'collective-', 'send', 'recv', 'infeed',
               'outfeed', 'reduce-scatter', 'copy-start', 'rng-get')
 
 
@@ -211,6 +212,9 @@ def _split(module) -> CompiledProgram:
           for each in computations[called].instructions]
       transfer = next((opcode for opcode in [node.opcode, *inside]
                        if opcode.startswith(_TRANSFERS)), '')
+      if node.async_execution_thread == 'sparsecore':
+        transfer = (node.metadata.op_name or node.name).rpartition('/')[2] + (
+            ' on the SparseCore')
       if transfer or node.opcode in _WITHOUT_TILES:
         passed_over[transfer or node.opcode] += 1
       elif node.opcode not in _FREE | loops.CONTROL:
