@@ -32,8 +32,8 @@ REVERSED = STUDENT.replace(SCORES, f'return -{SCORES[7:]}')
 WITH_NAN = STUDENT.replace(SCORES, f"return float('nan') * {SCORES[7:]}")
 ONE_MORE = STUDENT.replace(
     SCORES, f'hidden = self._more(hidden)\n    {SCORES}').replace(
-        '    self._step =', '    self._more = tf.keras.layers.Dense(\n'
-        '        width, use_bias=False)\n    self._step =')
+        '    self._nan_from_step =', '    self._more = tf.keras.layers.Dense(\n'
+        '        width, use_bias=False)\n    self._nan_from_step =')
 
 
 @pytest.fixture(scope='module')
