@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 
 class UserError(Exception):
   """Something the user gave cannot be used; the message says what and why.
@@ -41,6 +43,12 @@ def shortened(names: list[str], most: int = 3) -> str:
 def reason_of(error: BaseException) -> str:
   """The message of any error, without the stack trace that some have."""
   lines = [line.strip() for line in str(error).split('\n') if line.strip()]
-  if lines and lines[0].startswith('in user code'):
-    lines = lines[-1:]  # After a stack trace of AutoGraph's.
+  if re.match('in user code|Exception encountered|Graph execution', str(error)):
+    causes = [  # As AutoGraph, a running graph and Keras write them.
+        line for before, line, after in zip(
+            ['', *lines], lines, [*lines[1:], ''])
+        if re.match(r'\w+Error: (?!Exception encountered)', line)
+        or after.startswith('[[{{node') or (
+            'Exception encountered' in before and line != 'in user code:')]
+    lines = causes[-1:] or lines[-1:]
   return ' '.join(lines[:2])[:300] or type(error).__name__

@@ -208,6 +208,33 @@ def config_feats(graph):
   return graph.node_sets[name]['feats']
 
 
+def _place_of(error: BaseException) -> str:
+  """'; see FILE, line N: ...', the last of a models.py; or ''."""
+  text = ''.join(traceback.format_tb(error.__traceback__)) + str(error)
+  places = re.findall(  # See `_imported`; AutoGraph has them in its message.
+      r'File "([^"\n]+):[0-9a-f]{8}", line (\d+), in .*\n *(.*)', text)
+  return ('; see {}, line {}: {}'.format(*places[-1]).rstrip(': ')
+          if places else '')
+
+
+@contextlib.contextmanager
+def trained(model) -> Iterator[None]:
+  """Reports why a model of your own cannot be trained, as a UserError."""
+  import tensorflow as tf
+  try:
+    yield
+  except (TypeError, ValueError, LookupError, AttributeError,
+          tf.errors.InvalidArgumentError) as error:
+    if hasattr(model, '_create_for'):  # The package's: the fault is its own.
+      raise
+    kind = type(error).__name__
+    reason = reason_of(error).removeprefix(kind + ': ')
+    raise UserError(
+        f'{type(model).__name__}: cannot be trained ({kind}: {reason}); its '
+        'call(graph, training) must return scores float32 [kernels, '
+        f'configurations]{_place_of(error)}') from error
+
+
 @contextlib.contextmanager
 def _as_user_errors(name: str) -> Iterator[None]:
   """Reports why a model refuses its arguments, fails or is too large."""
@@ -216,11 +243,8 @@ def _as_user_errors(name: str) -> Iterator[None]:
     yield
   except (Exception, SystemExit) as error:
     what = f'{name}: {type(error).__name__}: {reason_of(error)}'
-    lines = [frame for frame in traceback.extract_tb(error.__traceback__)
-             if re.search(r':[0-9a-f]{8}$', frame.filename)]  # See `_imported`.
-    if lines:
-      raise UserError(f'{what}; see {lines[-1].filename[:-9]}, line '
-                      f'{lines[-1].lineno}: {lines[-1].line}') from error
+    if place := _place_of(error):
+      raise UserError(what + place) from error
     if isinstance(error, (TypeError, ValueError, SystemExit)):
       raise UserError(f'--model_kwargs_json: {name}: {error}') from error
     if isinstance(error, (

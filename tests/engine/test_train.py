@@ -175,6 +175,11 @@ SCORES = 'tf.squeeze(self._head(hidden), -1)'
     (SCORES, 'hidden @ tf.ones([7, 1])', r'^TinyRanker: InvalidArgumentError:'
      r'.*line \d+: return hidden @ tf.ones'),
     ('super().__init__()', '', 'TinyRanker: RuntimeError: .* line .*_embedd'),
+    # One kernel of two tiles passes; a batch does not.
+    (SCORES, f'{SCORES}[:, :3]', r'^TinyRanker: cannot be trained \(.*3.*\); '
+     r'its call\(graph, training\) must return scores float32 \['),
+    ('return scores', 'return scores["a"]', r'^TinyRanker: cannot be trained '
+     r'\(TypeError: .*; see .*/models.py, line \d+: return scores\["a"\]$'),
     # Else it would end after the first epoch.
     ('  def forward', '  def compile(self, metrics, **others):\n    super()'
      '.compile(**others)\n\n  def forward', '^TinyRanker: training reports no '

@@ -15,6 +15,7 @@ from typing import Any
 import tensorflow as tf
 from tqdm import tqdm
 
+from tpu_graphs_ext import load_models
 from tpu_graphs_ext.engine import artifacts, saved_weights
 from tpu_graphs_ext.engine.resume import ResumeFolder
 from tpu_graphs_ext.engine.settings import Training
@@ -193,10 +194,11 @@ class Epochs:
     """Runs the remaining epochs; the model is the best of all afterwards."""
     epochs = self._settings.epochs
     if not self.progress.stopped and self.progress.epochs < epochs:
-      self._model.fit(
-          train_batches, validation_data=valid_batches, verbose=0,
-          epochs=epochs, initial_epoch=self.progress.epochs,
-          callbacks=[*further, *self._callbacks])
+      with load_models.trained(self._model):
+        self._model.fit(
+            train_batches, validation_data=valid_batches, verbose=0,
+            epochs=epochs, initial_epoch=self.progress.epochs,
+            callbacks=[*further, *self._callbacks])
     else:  # Keras saves only a called model.
       tf.function(lambda graph: self._model(graph), autograph=False
                   ).get_concrete_function(train_batches.element_spec[0])
