@@ -41,6 +41,7 @@ def benchmark(tmp_path, monkeypatch):
   return lambda: accuracy.main(['tiny', '--data', 'data', '--seeds', '0,1'])
 
 
+@pytest.mark.slow
 def test_the_numbers_are_those_of_evaluate(
     benchmark, tmp_path, monkeypatch, capsys):
   with monkeypatch.context() as patched:
