@@ -20,4 +20,4 @@ source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 make_environment dev
 cd "$PROJECT"
 "$PYTHON" -m ruff check --quiet .
-exec "$PYTHON" -m pytest --numprocesses auto --dist worksteal "$@"
+exec "$PYTHON" -m pytest --numprocesses auto "$@"

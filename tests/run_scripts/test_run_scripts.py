@@ -103,7 +103,7 @@ def test_the_stack_follows_from_the_python(machine, there, chosen, constraints):
   code, output, error = run(machine, 'test.sh', '-m', 'slow', **chosen)
   assert code == 0, error
   ran = ('ran: -m ruff check --quiet .\n'
-         'ran: -m pytest --numprocesses auto --dist worksteal -m slow\n')
+         'ran: -m pytest --numprocesses auto -m slow\n')
   assert f'Installing the {constraints.split("-")[0]} stack' in output
   assert output.endswith(ran)
   installed = (machine.parent / 'venv/bin/python.pip').read_text()
