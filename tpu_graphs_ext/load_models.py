@@ -218,7 +218,7 @@ def _place_of(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def trained(model) -> Iterator[None]:
+def errors_of_training(model) -> Iterator[None]:
   """Reports why a model of your own cannot be trained, as a UserError."""
   import tensorflow as tf
   try:

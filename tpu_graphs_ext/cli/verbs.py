@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from tpu_graphs_ext.cli import flags
 from tpu_graphs_ext.cli.flags import JSON, TASK, flag, path, positive, switch
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.files import full_path
+from tpu_graphs_ext.files import full_path, read_file
 from tpu_graphs_ext.report import KERNELS
 from tpu_graphs_ext.tasks import TILE, ShippedTask
 from tpu_graphs_ext.tasks.tile import LoadSettings, StatsSettings
@@ -227,6 +227,11 @@ def sweep(args: Namespace) -> int:
   return 0 if board.best else 1
 
 
+def _content(path: str) -> bytes:
+  """Of a calibration; empty if there is none yet."""
+  return read_file(path) if os.path.exists(path) else b''
+
+
 def _steps(text: str) -> range:
   first, _, last = text.partition('-')
   low, high = flags.not_negative(first), flags.not_negative(last or first)
@@ -256,19 +261,21 @@ def trace(args: Namespace) -> None:
   from tpu_graphs_ext.traces import analysis, calibrate
   if args.calibrate:
     if args.json:
-      raise UserError('--json goes with --hardware')
+      raise UserError('--json goes with --hardware: first calibrate, then '
+                      'predict')
     path = calibrate.FILE.check(args.calibrate)
-    size = os.path.exists(path) and os.path.getsize(path)
+    before = _content(path)
     learned = analysis.calibrated(args.file, args.step, calibrate.read(
-        path, '--calibrate') if size else None)
-    if size != (os.path.exists(path) and os.path.getsize(path)):
+        path, '--calibrate') if before else None)
+    if before != _content(path):
       raise UserError(f'{path}: another command has changed it; run this again')
     calibrate.FILE.write(args.calibrate, calibrate.to_json(learned))
     print(f'{args.calibrate}: {"; ".join(learned.sources)} kernels; '
           f'{len(learned.launches):,} functions')
     return
   if len(args.file) > 1:
-    raise UserError('--hardware predicts one trace at a time')
+    raise UserError('--hardware predicts one trace at a time; got '
+                    f'{len(args.file)}')
   result = analysis.compared(
       args.file[0], args.step, calibrate.read(args.hardware))
   flags.show(args, lambda: analysis.to_json(result),

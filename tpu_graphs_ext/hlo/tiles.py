@@ -15,6 +15,7 @@ root: see `_Nodes` in models.py. The rules were inferred from measured kernels.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -27,7 +28,7 @@ _BYTES = {'PRED': 1, 'S16': 2, 'U16': 2, 'F16': 2, 'BF16': 2, 'S64': 8,
 
 def element_bytes(type_name: str) -> int:
   """Bytes of an element of a type, by XLA's name, unpacked; 4 if unknown."""
-  return 1 if type_name[1:2] in {*'248'} else _BYTES.get(type_name, 4)
+  return 1 if re.match('[SUF][248]', type_name) else _BYTES.get(type_name, 4)
 
 
 def layout_units(sizes: Sequence[int]) -> list[int]:

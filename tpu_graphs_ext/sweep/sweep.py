@@ -30,6 +30,8 @@ _log = logging.getLogger(__name__)
 
 # How each file begins; another one of its name is not replaced.
 _STARTS = {'leaderboard.csv': 'rank,model,', 'trials.csv': 'key,model,kwargs,'}
+_SHOWN = 10  # Rows that are printed.
+# Leading columns of trials.csv; metrics follow.
 _FIRST = ['key', 'model', 'kwargs', 'settings', 'seed', 'data_root', 'state',
           'error', 'attempts', 'epochs', 'best_epoch', 'parameters', 'seconds']
 
@@ -252,7 +254,7 @@ class Leaderboard:
 
   def text(self, out: str) -> str:
     """The first rows, and where the rest is."""
-    shown = self.table().loc[:, :f'{self._goal}_high'].head(10)
+    shown = self.table().loc[:, :f'{self._goal}_high'].head(_SHOWN)
     text = shown.to_string(
         index=False, na_rep='', float_format='{:.4g}'.format)
     states = self.trials['state'].value_counts()
@@ -262,9 +264,9 @@ class Leaderboard:
             f'{number} {state}' for state, number in states.items())]
     if self.best:
       lines.append(f'best model:  {out}/model_{self.best["run"]}')
+    remedy = ' (has errors; --retry_failed repeats)' if FAILED in states else ''
     return '\n'.join([
-        *lines, f'tables:      {out}/leaderboard.csv, trials.csv' + (
-            ' (has errors; --retry_failed repeats)' * (FAILED in states)),
+        *lines, f'tables:      {out}/leaderboard.csv, trials.csv{remedy}',
         f'to compare:  tpu-graphs-ext report {shlex.quote(out)}'])
 
 
