@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from tpu_graphs_ext.cli import flags
 from tpu_graphs_ext.cli.flags import JSON, TASK, flag, path, positive, switch
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.files import full_path, read_file
+from tpu_graphs_ext.files import full_path
 from tpu_graphs_ext.report import KERNELS
 from tpu_graphs_ext.tasks import TILE, ShippedTask
 from tpu_graphs_ext.tasks.tile import LoadSettings, StatsSettings
@@ -227,9 +227,10 @@ def sweep(args: Namespace) -> int:
   return 0 if board.best else 1
 
 
-def _content(path: str) -> bytes:
-  """Of a calibration; empty if there is none yet."""
-  return read_file(path) if os.path.exists(path) else b''
+def _state(path: str) -> tuple[int, int]:
+  """(bytes, time of the last change in ns) of a file; 0 if it is not there."""
+  stat = os.stat(path) if os.path.exists(path) else None
+  return (stat.st_size, stat.st_mtime_ns) if stat else (0, 0)
 
 
 def _steps(text: str) -> range:
@@ -264,10 +265,10 @@ def trace(args: Namespace) -> None:
       raise UserError('--json goes with --hardware: first calibrate, then '
                       'predict')
     path = calibrate.FILE.check(args.calibrate)
-    before = _content(path)
+    before = _state(path)
     learned = analysis.calibrated(args.file, args.step, calibrate.read(
-        path, '--calibrate') if before else None)
-    if before != _content(path):
+        path, '--calibrate') if before[0] else None)
+    if before != _state(path):
       raise UserError(f'{path}: another command has changed it; run this again')
     calibrate.FILE.write(args.calibrate, calibrate.to_json(learned))
     print(f'{args.calibrate}: {"; ".join(learned.sources)} kernels; '
