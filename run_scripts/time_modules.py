@@ -2,9 +2,9 @@
 
     python time_modules.py DIR > DIR/measured.csv
 
-Needs JAX with the libtpu that compiled them; `tpu-graphs-ext featurize
-DIR/measured.csv --out kernels` makes .npz files for `evaluate` and `train`.
-Runs follow one another: starting one, some 50 us, hides a shorter kernel."""
+Needs JAX 0.9 or later, with the libtpu that compiled them; `tpu-graphs-ext
+featurize DIR/measured.csv --out kernels` makes .npz files of the times. Runs
+follow one another: starting one, some 50 us, hides a shorter kernel."""
 
 import csv
 import json
@@ -14,10 +14,10 @@ import time
 
 import jax
 from jax import numpy as jnp
-from jax.experimental import layout as layouts
 
-FORMAT = getattr(layouts, 'Format', layouts.Layout)  # Since JAX 0.6.2.
-LAYOUT = getattr(layouts, 'DeviceLocalLayout', layouts.Layout)
+if jax.__version_info__ < (0, 9):  # They lack `LoadedExecutable.serialize`.
+  sys.exit(f'error: this is JAX {jax.__version__}; install 0.9 or later')
+from jax.experimental.layout import Format, Layout
 
 
 def loaded(client, serialized, results):
@@ -49,8 +49,8 @@ def main(folder, runs=200):
   place = jax.sharding.SingleDeviceSharding(device)
   writer.writerow(['module', 'runtime_ns', 'runs', 'device'])
   for row in json.loads((folder / 'modules.json').read_text())['modules']:
-    arguments = [jax.device_put(jnp.ones(a['shape'], a['dtype']), FORMAT(
-        LAYOUT(tuple(a['major_to_minor'])), place)) for a in row['arguments']]
+    arguments = [jax.device_put(jnp.ones(a['shape'], a['dtype']), Format(
+        Layout(tuple(a['major_to_minor'])), place)) for a in row['arguments']]
     path = (folder / row['module']).with_suffix('.tpu')
     executable = loaded(device.client, path.read_bytes(), row['results'])
     time_ns = runtime_ns(executable, arguments, runs)

@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import pathlib
+import subprocess
 import sys
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
@@ -64,6 +65,16 @@ def jax_python() -> str:
     pytest.skip('needs JAX here, or a Python that has it, named by '
                 'TPU_GRAPHS_EXT_JAX_PYTHON')
   return python
+
+
+@pytest.fixture(scope='session')
+def jax_version(jax_python) -> tuple[int, ...]:
+  """The version of that JAX: (0, 4, 34) beside TensorFlow 2.15."""
+  done = subprocess.run(
+      [jax_python or sys.executable, '-c',
+       'import jax; print(*jax.__version_info__)'],
+      check=True, capture_output=True, text=True)
+  return tuple(map(int, done.stdout.split()))
 
 
 @pytest.fixture(scope='session')

@@ -1,5 +1,7 @@
 """What files hold, by their content."""
 
+import sys
+
 import pytest
 
 from support import tiny_tuning
@@ -55,7 +57,8 @@ def test_text_is_converted_in_another_process(monkeypatch):
 
 
 def test_without_jaxlib_the_kind_is_named(monkeypatch):
-  monkeypatch.setitem(__import__('sys').modules, 'jaxlib', None)
+  for name in 'jaxlib', 'jaxlib.xla_client':  # TensorFlow 2.15 imports JAX.
+    monkeypatch.setitem(sys.modules, name, None)
   with pytest.raises(UserError, match=r'^jaxlib reads, but .*--jax_python'):
     lowering.converted(TEXT)
   monkeypatch.setattr(subprocesses, 'convert',

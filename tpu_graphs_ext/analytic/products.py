@@ -248,11 +248,15 @@ class _Dot:
     self.narrow = _narrow(operands)
     self.left, self.right = (operand.stored() for operand in operands)
     for operand in self.left, self.right:
-      if operand.node.opcode != 'parameter':
+      opcode = operand.node.opcode
+      if opcode != 'parameter':
         raise UserError(
-            f'{name}: {operand.node.opcode} computes an operand of its '
-            'product; blocks are ranked for products of arguments, which may '
-            'be transposed, reshaped and converted first')
+            f'{name}: {opcode} computes an operand of its product; blocks are '
+            'ranked for products of arguments, which may be transposed, '
+            'reshaped and converted first' + (
+                '. A JAX before 0.6 lowers jax.lax.ragged_dot like this; name '
+                'the Python of a later one with --jax_python'
+                if opcode == 'select' else ''))
     if self.left.key == self.right.key:
       raise UserError(f'{name}: multiplies an argument by itself; blocks are '
                       'ranked for products of two arguments')

@@ -49,6 +49,8 @@ def kernel(product: Any, block: tuple, vmem_limit_bytes: Optional[int],
   import jax.numpy as jnp
   from jax.experimental import pallas as pl
   from jax.experimental.pallas import tpu as pltpu
+  # Of JAX 0.6.2 or later, or of an earlier one.
+  limits = getattr(pltpu, 'CompilerParams', None) or pltpu.TPUCompilerParams
   bm, bk, bn = block
   x_type, _, out_type, extra = _types(product)
   sum_type = jnp.int32 if product.narrow == 'int8' else jnp.float32
@@ -97,5 +99,5 @@ def kernel(product: Any, block: tuple, vmem_limit_bytes: Optional[int],
           (product.batch, product.m, product.n), out_type),
       scratch_shapes=[pltpu.VMEM((bm, bn), sum_type)] * (
           count if steps > 1 else 0),
-      compiler_params=pltpu.CompilerParams(vmem_limit_bytes=vmem_limit_bytes),
+      compiler_params=limits(vmem_limit_bytes=vmem_limit_bytes),
       interpret=interpret)
