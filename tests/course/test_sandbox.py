@@ -159,7 +159,7 @@ def test_links_in_a_hand_in_are_not_followed(run, tmp_path, place, target):
 
 def test_when_the_time_is_up_everything_that_was_started_ends(run, tmp_path):
   with pytest.raises(UserError, match='more time than --time_limit allows'):
-    run(DAEMON.replace('os.setsid()', 'pass') + 'time.sleep(3600)', minutes=.1)
+    run(DAEMON.replace('os.setsid()', 'pass') + 'time.sleep(3600)', minutes=.04)
   assert_still(tmp_path / 'sandbox' / 'place' / 'alive')
 
 

@@ -193,8 +193,8 @@ def test_toy_data(folder, tmp_path, in_process, monkeypatch):
   fault(check(folder, copy, tmp_path), 'trained with --toy_data')
 
 
-@pytest.mark.parametrize('columns', [
-    'all', pytest.param('fewer', marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize('columns', ['all', 'fewer'])
 def test_toy_data_where_the_test_split_is_small(
     folder, tmp_path, in_process, monkeypatch, columns):
   """Nothing in the baseline's run file shows it, but its statistics do."""

@@ -24,6 +24,7 @@ from support import (
   tiny_models,
 )
 from tpu_graphs_ext import cli, files
+from tpu_graphs_ext.analytic import candidates
 from tpu_graphs_ext.engine import artifacts, scoring, train
 from tpu_graphs_ext.engine import pretrained as names
 from tpu_graphs_ext.errors import UserError
@@ -280,6 +281,7 @@ def test_a_generation_with_its_own_model_takes_it(
   assert evaluated()['model_dir'] == 'pretrained:v6e'
   del loaded[:]
   # Of a single tile, which is one whatever bounds count.
+  monkeypatch.setattr(candidates, 'MOST_COMBINATIONS', 2**16)
   path = dataclasses.replace(kernel, config_feat=features.config_features(
       [], kernel.num_configs * [[1, 1]])).save(str(data))
   for flags in (['--tpu=v6e', path], ['--dir=pretrained:v6e', path],
