@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import fcntl
 import gzip
 import hashlib
@@ -138,9 +139,20 @@ def require_replaceable(path: str) -> None:
                     'would be replaced; name a file')
 
 
-def cannot_be_written(path: str, error: OSError) -> UserError:
-  return UserError(f'{path}: cannot be written ({error}); free some space, or '
-                   'choose another place')
+def require_folder(path: str) -> None:
+  """Raises UserError if a folder of that name would replace anything else."""
+  if os.path.islink(path) or os.path.exists(path) != os.path.isdir(path):
+    raise UserError(f'{path}: is a link, a file, a device or a pipe, which '
+                    'would be replaced; name a folder')
+
+
+def cannot_be_written(path: str, error: Exception) -> UserError:
+  # TensorFlow's errors have no number, and a full disk is their usual reason.
+  number = getattr(error, 'errno', errno.ENOSPC)
+  is_full = number in (errno.ENOSPC, errno.EDQUOT)
+  advice = 'free some space, or choose' if is_full else 'choose'
+  return UserError(f'{path}: cannot be written ({error}); {advice} another '
+                   'place')
 
 
 @contextlib.contextmanager
@@ -394,9 +406,7 @@ def require_own(folder: str, known: Mapping[str, str],
   It wrote files with `known` checksums (see `sums`) and, with any content,
   those of `names`. Ends at the first stranger, and reads only what is known.
   """
-  if os.path.islink(folder) or os.path.exists(folder) != os.path.isdir(folder):
-    raise UserError(f'{folder}: is a link, a file, a device or a pipe, which '
-                    'would be replaced; name a folder')
+  require_folder(folder)
   for path, kind in contents(folder):
     if not kind or (path not in names and (
         path not in known or known[path] != _sum_of(folder, path, kind))):

@@ -89,7 +89,14 @@ def test_every_section_and_the_numbers_of_evaluate(trained, tmp_path):
   assert f'<td class="n">{page.spread(100 * top5, 0.0)}</td>' in content
 
 
-def test_scores_of_one_name_take_no_other_ones_place(trained, tmp_path):
+@pytest.fixture
+def undrawn(monkeypatch):
+  """Without the figures, which take most of the time."""
+  monkeypatch.setattr(page, 'svg', lambda *_: '<svg></svg>')
+
+
+def test_scores_of_one_name_take_no_other_ones_place(
+    trained, tmp_path, undrawn):
   group, _ = runs.grouped(runs.find([str(trained / 'out')])[0])
   scores = {kernel.name: kernel.runtime_ns for kernel in read.read_kernels(
       str(trained / 'data' / 'valid'))}
@@ -102,7 +109,7 @@ def test_scores_of_one_name_take_no_other_ones_place(trained, tmp_path):
     assert f'>{name}</' in content, name
 
 
-def test_runs_on_different_data_are_not_compared(trained, tmp_path):
+def test_runs_on_different_data_are_not_compared(trained, tmp_path, undrawn):
   shutil.copytree(trained / 'data', tmp_path / 'data')
   shutil.copytree(trained / 'out', tmp_path / 'out')
   runs_there, _ = runs.find([str(tmp_path / 'out' / 'other')])
