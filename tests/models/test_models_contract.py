@@ -29,7 +29,7 @@ CASES = [
 # Its layers are much like those of another model, and saving takes seconds.
 SAVED_LIKE_ANOTHER = {
     'LateJoinSAGE', 'LateJoinResGCN', 'EarlyJoinGCN', 'EarlyJoinGAT',
-    'EarlyJoinConcatPoolSAGE', 'LateJoinConcatPoolSAGE', 'LateJoinGCN',
+    'EarlyJoinConcatPoolSAGE', 'LateJoinConcatPoolSAGE', 'LateJoinGCN', 'MLP',
     'MyEarlyJoinSAGE', 'AnalyticTileModel' + checks.RAW}
 KERNELS = checks.kernels()
 STATS = checks.stats_of(KERNELS)

@@ -38,6 +38,7 @@ def test_an_ensembles_score_is_the_mean_of_its_members(batch):
       rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_an_ensemble_trains_each_member_by_its_own_loss(batch, monkeypatch):
   """The loss is a mean over 2 members: twice the rate takes them as far as
   each goes alone. The metric sees the averaged scores."""

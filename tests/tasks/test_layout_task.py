@@ -124,6 +124,7 @@ def test_evaluations_of_two_models_and_their_difference(
   assert (tmp_path / 'e.csv').read_text().count('\n') == 5
 
 
+@pytest.mark.slow
 def test_resuming_changes_nothing(trained, data_root, tmp_path, monkeypatch):
   """Ctrl-C in the second of three epochs, then --resume."""
   def interrupt(self, batch, logs=None):
