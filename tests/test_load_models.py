@@ -93,6 +93,12 @@ class Bare(tf.keras.Model):
       load_models.model_class('made', at)) == ({'width': 5}, True)
   assert load_models.constructor_arguments(
       load_models.model_class('Bare', at)) == ({}, False)
+  with pytest.raises(UserError, match=r"^Bare: its constructor has no argument "
+                     "'num_configs'; it must take num_configs and num_ops, by"):
+    load_models.build('Bare', 10, 5, {}, at)
+  path.write_text(path.read_text().replace('num_ops', 'ops'))
+  with pytest.raises(UserError, match=r"^Model: its con.* argument 'num_ops'"):
+    load_models.class_taking('Model', {}, at)
   for name in ('_helper', 'Sizes', 'dataclasses'):
     with pytest.raises(UserError, match=f'no model {name!r} in models.py'):
       load_models.class_taking(name, {}, at)

@@ -22,6 +22,8 @@ from typing import Any
 from tpu_graphs_ext import files
 from tpu_graphs_ext.errors import UserError, reason_of
 
+# The arguments that each model gets; the graders' script gives them by name.
+_GIVEN = ('num_configs', 'num_ops')
 # File of the package -> its first content, which its module may have.
 _packaged: dict[str, bytes] = {}
 
@@ -102,6 +104,13 @@ def constructor_arguments(cls: Callable) -> tuple[dict[str, Any], bool]:
 
   A constructor with **kwargs passes them to the next class, which knows them.
   """
+  allowed, takes_any = _parameters(cls)
+  return {name: parameter.default for name, parameter in allowed.items()
+          if name not in ('self', *_GIVEN)
+          and parameter.kind is not inspect.Parameter.VAR_KEYWORD}, takes_any
+
+
+def _parameters(cls: Callable) -> tuple[dict[str, inspect.Parameter], bool]:
   import tensorflow as tf
   allowed, takes_any = {}, False
   for base in getattr(cls, '__mro__', [cls]):
@@ -116,9 +125,7 @@ def constructor_arguments(cls: Callable) -> tuple[dict[str, Any], bool]:
                     for parameter in parameters.values())
     if not takes_any:
       break
-  return {name: parameter.default for name, parameter in allowed.items()
-          if name not in ('self', 'num_configs', 'num_ops')
-          and parameter.kind is not inspect.Parameter.VAR_KEYWORD}, takes_any
+  return allowed, takes_any
 
 
 def class_taking(name: str, arguments: Iterable[str],
@@ -126,9 +133,12 @@ def class_taking(name: str, arguments: Iterable[str],
   """The class of a model; raises UserError unless it takes the arguments."""
   cls = model_class(name, models_py)
   allowed, takes_any = constructor_arguments(cls)
+  for key in _GIVEN:
+    if not takes_any and key not in _parameters(cls)[0]:
+      raise UserError(f'{name}: its constructor has no argument {key!r}; it '
+                      f'must take {" and ".join(_GIVEN)}, by these names')
   for key in arguments:
-    if key not in allowed and (
-        not takes_any or key in ('num_configs', 'num_ops')):
+    if key not in allowed and (not takes_any or key in _GIVEN):
       raise UserError(f'--model_kwargs_json: {name} has no argument {key!r}; '
                       f'it takes {", ".join(allowed)}')
   return cls
@@ -165,7 +175,7 @@ def require_in_text(name: str, arguments: Iterable[str], path: str) -> None:
       if isinstance(node, ast.FunctionDef) and node.name == '__init__':
         allowed += [argument.arg for argument in (
             *node.args.args, *node.args.kwonlyargs)
-                    if argument.arg not in ('self', 'num_configs', 'num_ops')]
+                    if argument.arg not in ('self', *_GIVEN)]
         unknown = [key for key in arguments if key not in allowed]
         if unknown and not node.args.kwarg:
           raise UserError(f'--model_kwargs_json: {name} has no argument '
