@@ -28,6 +28,10 @@ def test_mlir_says_for_how_many_devices_it_is():
   assert programs.read('a', MLIR) == programs.Program(MLIR, 'mlir', 1, 4)
   assert not programs.read('a', MLIR).shardy
   assert programs.read('a', MLIR + b'sdy.mesh @m = <["a"=4]>').shardy
+  module = elementwise([64, 256])
+  for meshes in '{}', '{m = #sdy.mesh<["a"=2]>}':  # JAX 0.4.34's, and later.
+    module.frontend_attributes.map['xla.sdy.meshes'] = meshes
+    assert programs.of_module(module).shardy == (meshes != '{}')
   for text in (b'func.func @main(%x: tensor<8xf32>) { chlo.erf_inv %x }',
                b'func @main(%x: tensor<8xf32>) { "mhlo.tanh"(%x) }'):
     assert programs.read('a', text).program_format == 'mlir'
@@ -110,8 +114,22 @@ def test_devices_of_a_module():
                  replica_ids.extend([0, 3])) == (4, 1)
   assert devices(lambda module, node: (setattr(node, 'channel_id', 1), (
       node.source_target_pairs.add(source=1, target=2)))) == (1, 3)
+  # As JAX writes groups since 0.4.34, and how XLA writes many.
+  groups = protos.DeviceGroups()
+  listed = groups.collective_device_list
+  listed.replica_groups.add().replica_ids.extend([0, 1])
+
+  def collective(module, node):
+    node.opcode = 'all-reduce'
+    node.MergeFromString(groups.SerializeToString())
+
+  assert devices(collective) == (2, 1)
+  listed.iota_replica_group_list.num_replica_groups = 4
+  listed.iota_replica_group_list.num_devices_per_group = 2
+  assert devices(collective) == (8, 1)
   options = protos.CompileOptions.FromString(
       tpu_compiler.compile_options(2, 4)).executable_build_options
+  assert list(options.allow_spmd_sharding_propagation_to_output) == [True]
   assert [list(each.replica_device_ids)
           for each in options.device_assignment.computation_devices] == [
               [0, 4], [1, 5], [2, 6], [3, 7]]

@@ -33,8 +33,11 @@ class Program(NamedTuple):
 
   @property
   def shardy(self) -> bool:
-    """Whether shardings are written in Shardy, not in XLA's older way."""
-    return b'sdy.' in self.content
+    """Whether shardings are written in Shardy, not in XLA's older way.
+
+    JAX 0.4.34 writes an empty list, xla.sdy.meshes, for the older way too.
+    """
+    return bool(re.search(rb'sdy\.(?!meshes)', self.content))
 
 
 def read(name: str, content: bytes, jax_python: str = '') -> Program:
@@ -111,15 +114,26 @@ def _devices(module) -> tuple[int, int]:
           sharding.tile_assignment_dimensions), 1 + max(
               sharding.tile_assignment_devices, default=0))
     devices = 1 + max(
-        [0, *(number for group in node.replica_groups
-              for number in group.replica_ids),
-         *(number for pair in node.source_target_pairs
-           for number in (pair.source, pair.target))])
+        [0, *_grouped(node), *(number for pair in node.source_target_pairs
+                               for number in (pair.source, pair.target))])
     if node.channel_id or node.use_global_device_ids:
       partitions = max(partitions, devices)
     else:
       replicas = max(replicas, devices)
   return replicas, partitions
+
+
+def _grouped(node) -> list[int]:
+  """The devices among which a collective operation works."""
+  groups = list(node.replica_groups)
+  if re.search('all-|reduce-scatter|collective', node.opcode):
+    listed = protos.DeviceGroups.FromString(
+        node.SerializeToString()).collective_device_list
+    groups += listed.replica_groups
+    iota = listed.iota_replica_group_list
+    if iota.num_replica_groups:
+      return [iota.num_replica_groups * iota.num_devices_per_group - 1]
+  return [number for group in groups for number in group.replica_ids]
 
 
 def _by_jaxlib(name: str, kind: str, content: bytes, jax_python: str) -> bytes:

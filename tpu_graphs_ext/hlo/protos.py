@@ -89,11 +89,17 @@ _MESSAGES = {
         5 int64 num_partitions
         6 bool use_spmd_partitioning
         9 .xla.DeviceAssignmentProto device_assignment
+        12 bool* allow_spmd_sharding_propagation_to_output
         19 bool use_shardy_partitioner''',
-    # Of an instruction of XLA; TensorFlow 2.15 does not know this field.
+    # Of an instruction of XLA; TensorFlow 2.15 does not know these fields.
     'RaggedDotDimensionNumbers':
         '1 .xla.DotDimensionNumbers dot_dimension_numbers',
     'RaggedDot': '90 RaggedDotDimensionNumbers ragged_dot_dimension_numbers',
+    'IotaGroups': '''1 int64 num_replica_groups
+        2 int64 num_devices_per_group''',
+    'CollectiveDevices': '''1 .xla.ReplicaGroup* replica_groups
+        2 IotaGroups iota_replica_group_list''',
+    'DeviceGroups': '87 CollectiveDevices collective_device_list',
 }
 
 
@@ -124,6 +130,7 @@ TuningData = _message_class('tpu_graphs_ext.TuningData')
 ModuleTuningData = _message_class('tpu_graphs_ext.ModuleTuningData')
 CompileOptions = _message_class('tpu_graphs_ext.CompileOptions')
 RaggedDot = _message_class('tpu_graphs_ext.RaggedDot')
+DeviceGroups = _message_class('tpu_graphs_ext.DeviceGroups')
 
 
 def parse(message_class: Any, content: bytes) -> Any:

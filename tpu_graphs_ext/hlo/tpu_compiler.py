@@ -128,6 +128,8 @@ def compile_options(replicas: int = 1, partitions: int = 1,
   if replicas * partitions > 1:
     build.use_spmd_partitioning = partitions > 1
     build.use_shardy_partitioner = shardy
+    # As JAX does for results without a sharding; else each device has all.
+    build.allow_spmd_sharding_propagation_to_output.append(True)
     assigned = build.device_assignment
     assigned.replica_count, assigned.computation_count = replicas, partitions
     for partition in range(partitions):
