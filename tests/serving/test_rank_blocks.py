@@ -297,6 +297,25 @@ def test_grouped_products():
     blocks.block_kernels.checked(ranking, '')
 
 
+def test_a_jax_that_is_too_new_is_no_fault_of_the_block(monkeypatch):
+  ranking = blocks.rank_blocks(product_of(product_module(
+      (512, 256), (256, 512), (512, 512))), 'v5e', top=1)
+  checker, reasons = blocks.block_kernels, []
+
+  def refuse(*_):
+    raise UserError(reasons[-1])
+
+  monkeypatch.setattr(checker.libtpu, 'library', lambda: '/libtpu.so')
+  monkeypatch.setattr(checker.subprocesses, 'lower_named', lambda *_: b'')
+  monkeypatch.setattr(checker.subprocesses, 'compile_program', refuse)
+  reasons.append('vmem, size 44.0M and limit 16.0M')
+  assert checker.checked(ranking, '').choices[0].refusal == (
+      'takes 44.0M of on-chip memory, the limit is 16.0M')
+  reasons.append("Could not convert JSON ...: no such field: 'debug_locations'")
+  with pytest.raises(UserError, match=r"^--check: .*'; this JAX .* --jax_py"):
+    checker.checked(ranking, '')
+
+
 SHAPES = 'f32[512,256] f32[256,1024]'
 
 

@@ -25,13 +25,16 @@ run = pallas_kernel.kernel(product, {block!r}, {limit!r})
 def shapes():
   return pallas_kernel.shapes(product)
 '''
+# What a libtpu says of Pallas kernels by a JAX that is newer.
+_NEWER_JAX = re.compile('Could not convert JSON|nsupported version')
 _TOO_MUCH = re.compile(r'size ([\d.]+[KMG]) and limit ([\d.]+[KMG])')
 
 
 def checked(ranking: Any, jax_python: str) -> Any:
   """A `BlockRanking` whose choices say what the compiler makes of them.
 
-  Raises UserError if JAX or libtpu is missing, or for a grouped product.
+  Raises UserError if JAX or libtpu is missing, if JAX is too new for libtpu, or
+  for a grouped product.
   """
   if isinstance(ranking.product, products.GroupedProduct):
     raise UserError('--check: compiles blocks of plain products; leave it out '
@@ -58,6 +61,11 @@ def _refusal(library: str, topology: str, program: bytes) -> str:
                                  tpu_compiler.compile_options())
     return ''
   except UserError as error:
+    if _NEWER_JAX.search(str(error)):
+      raise UserError(
+          f'--check: {error}; this JAX writes kernels for a newer libtpu than '
+          f'{library}: name its own in {libtpu.LIBRARY_VARIABLE}='
+          '/path/to/libtpu.so, or an older JAX with --jax_python') from error
     sizes = _TOO_MUCH.search(str(error))
     return (f'takes {sizes[1]} of on-chip memory, the limit is {sizes[2]}'
             if sizes else str(error)[:200])
