@@ -48,11 +48,16 @@ def main(folder, runs=200):
   device, writer = jax.devices()[0], csv.writer(sys.stdout)
   place = jax.sharding.SingleDeviceSharding(device)
   writer.writerow(['module', 'runtime_ns', 'runs', 'device'])
-  for row in json.loads((folder / 'modules.json').read_text())['modules']:
+  listed = json.loads((folder / 'modules.json').read_text())
+  for row in listed['modules']:
     arguments = [jax.device_put(jnp.ones(a['shape'], a['dtype']), Format(
         Layout(tuple(a['major_to_minor'])), place)) for a in row['arguments']]
     path = (folder / row['module']).with_suffix('.tpu')
-    executable = loaded(device.client, path.read_bytes(), row['results'])
+    try:
+      executable = loaded(device.client, path.read_bytes(), row['results'])
+    except jax.errors.JaxRuntimeError as error:
+      sys.exit(f'error: {path}: a {device.device_kind} cannot load it; use a '
+               f'TPU {listed["tpu"]} and the libtpu that compiled it: {error}')
     time_ns = runtime_ns(executable, arguments, runs)
     writer.writerow([row['module'], time_ns, runs, device.device_kind])
 

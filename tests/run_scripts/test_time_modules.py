@@ -27,12 +27,15 @@ def tensor(*shape):
   return dict(dtype='float32', shape=shape, major_to_minor=[0, 1])
 row = dict(module='a.pb', arguments=[tensor(8, 16), tensor(16, 4)],
            results=[tensor(8, 4)])
-(folder / 'modules.json').write_text(json.dumps({'modules': [row]}))
+(folder / 'modules.json').write_text(json.dumps(
+    {'tpu': 'v5e', 'modules': [row]}))
 executable = time_modules.loaded(
     jax.devices()[0].client, (folder / 'a.tpu').read_bytes(), row['results'])
 product, = executable.execute([jnp.ones((8, 16)), jnp.ones((16, 4))])
 assert (product == 16).all(), product  # Not the zeros of the header's program.
 time_modules.main(folder, runs=3)
+(folder / 'a.tpu').write_bytes(b'for a TPU')
+time_modules.main(folder)
 '''
 
 
@@ -47,12 +50,14 @@ def test_it_runs_what_was_compiled_and_times_it(
         f'error: this is JAX {".".join(map(str, jax_version))}; install 0.9 or '
         'later\n')
     return
-  assert done.returncode == 0, done.stderr
-  row, = csv.DictReader(done.stdout.splitlines())
+  assert done.returncode == 1 and (
+      'a.tpu: a cpu cannot load it; use a TPU v5e and the libtpu that compiled '
+      in done.stderr.splitlines()[-1]), done.stderr
+  row, *_ = csv.DictReader(done.stdout.splitlines())
   assert row['module'] == 'a.pb' and int(row['runtime_ns']) > 0
   assert (row['runs'], row['device']) == ('3', 'cpu')
 
 
 def test_it_is_short():
   script = PROJECT / 'run_scripts' / 'time_modules.py'
-  assert len(script.read_text().splitlines()) <= 60
+  assert len(script.read_text().splitlines()) <= 65
