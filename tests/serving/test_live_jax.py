@@ -110,6 +110,7 @@ def test_64_bits_and_a_pallas_kernel_alone_are_errors(rank, capsys):
 
 BLOCKS = """
 import jax, jax.numpy as jnp, numpy as np, types
+from tpu_graphs_ext.hlo import lowering
 from tpu_graphs_ext.serving import pallas_kernel
 
 
@@ -135,6 +136,9 @@ def values_agree():
 
 
 run = values_agree()
+# The kernels of one device, nothing that picks its part of the arguments.
+assert b'replica-id' not in lowering.lower(jax.pmap(jnp.sin), (run(
+    jax.ShapeDtypeStruct((1, 8, 128), 'float32')),))
 """
 
 

@@ -192,7 +192,10 @@ def _lower_jax(function, arguments: tuple) -> bytes:
     values = {**dict(enumerate(leaves)), **dict(zip(places, arrays))}
     return jax.tree_util.tree_unflatten(structure, list(values.values()))
 
-  if isinstance(function, type(jax.jit(abs))) and all(  # Not `jax.nn.relu`.
+  # Not `jax.nn.relu`. A `jax.pmap` within a jit would collect its results.
+  compiles = (isinstance(function, type(jax.jit(abs)))
+              or type(function).__name__ == 'PmapFunction')
+  if compiles and all(
       place in places or isinstance(leaf, (bool, int, float, complex))
       for place, leaf in enumerate(leaves)):
     return _for_tpu(function, filled(abstract))
