@@ -6,8 +6,12 @@ import traceback
 import pytest
 import tensorflow as tf
 
+from support import tiny_kernels
 from tpu_graphs_ext import load_models
+from tpu_graphs_ext.data.kernel import Partition
+from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.tasks.tile import TILE
 
 SOURCE = '''
 import dataclasses
@@ -102,6 +106,46 @@ class Bare(tf.keras.Model):
   for name in ('_helper', 'Sizes', 'dataclasses'):
     with pytest.raises(UserError, match=f'no model {name!r} in models.py'):
       load_models.class_taking(name, {}, at)
+  path.write_text('')
+  with pytest.raises(UserError, match=r'; the models are none$'):
+    load_models.class_taking('made', {}, at)
+
+
+OF_OURS = """
+
+class Bad(MyEarlyJoinSAGE):
+
+  def forward(self, graph, num_configs):
+    {body}
+"""
+
+
+@pytest.mark.parametrize('body, message', [
+    ('raise ValueError("odd")', 'Bad: ValueError: odd; see .*my_models.py, '
+     r'line \d+: raise ValueError'),
+    ('return self.nothing', "Bad: AttributeError: .* 'nothing'; see .*, line"),
+    ('return tf.zeros([1])', r'Bad: forward returns float32 \(1,\); return')])
+def test_a_subclass_of_ours_fails_before_it_is_trained(tmp_path, body, message):
+  """As docs/extending.md makes one: the fault is yours, so one line says it."""
+  path = tmp_path / 'my_models.py'
+  with open(load_models.models_path()) as file:
+    path.write_text(file.read() + OF_OURS.format(body=body))
+  partition = Partition.from_kernels([tiny_kernels.chain()])
+  graph = TILE.sample_graph(FeatureStats.of_partition(partition))
+  with pytest.raises(UserError, match=message):
+    load_models.build(
+        'Bad', 10, 121, {'feature_stats': None}, str(path), graph)
+
+
+def test_only_faults_of_the_package_keep_their_traceback(tmp_path):
+  path = tmp_path / 'my_models.py'
+  with open(load_models.models_path()) as file:
+    path.write_text(file.read())
+  for models_py, expected in (('', LookupError), (str(path), UserError)):
+    model = load_models.build('MyEarlyJoinSAGE', 10, 121, {}, models_py)
+    with pytest.raises(expected), load_models.errors_of_own(
+        model, 'be trained', 'call(graph, training)'):
+      raise LookupError
 
 
 def test_a_file_that_cannot_be_imported_and_then_can(tmp_path):

@@ -95,7 +95,7 @@ def model_class(name: str, models_py: str = '') -> Callable:
   if name not in names and not (name[:1] != '_' and inspect.isfunction(made)):
     file = os.path.basename(str(module.__file__))
     raise UserError(f'--model: there is no model {name!r} in {file}; the '
-                    f'models are {", ".join(names)}')
+                    f'models are {", ".join(names) or "none"}')
   return made
 
 
@@ -166,9 +166,9 @@ def require_in_text(name: str, arguments: Iterable[str], path: str) -> None:
              if isinstance(node, ast.ClassDef)}
   # It may be imported, assigned or a text, as of setattr.
   if not re.search(rf'\b{re.escape(name)}\b|import\s+\*', text):
-    raise UserError(
-        f'--model: there is no model {name!r} in {os.path.basename(path)}; the '
-        f'models are {", ".join(cls for cls in classes if cls[0] != "_")}')
+    public = ', '.join(cls for cls in classes if cls[0] != '_') or 'none'
+    raise UserError(f'--model: there is no model {name!r} in '
+                    f'{os.path.basename(path)}; the models are {public}')
   allowed, cls = [], classes.get(name)
   while cls:
     for node in cls.body:
@@ -198,7 +198,8 @@ def create_variables(model, graph) -> None:
   with _as_user_errors(name):
     if hasattr(model, '_create_for'):  # Needs no trace, unlike a call.
       model._create_for(graph.node_sets['op']['feats'].shape[-1], columns)
-      return
+      if is_packaged(model):
+        return
     scores = model.forward(graph, count)
   # Others would be refused after the training.
   form = (f'{scores.dtype.name} {tuple(scores.shape)}'
@@ -227,22 +228,31 @@ def _place_of(error: BaseException) -> str:
           if places else '')
 
 
+def is_packaged(model) -> bool:
+  """Whether the class is one of the package's files, not of your own."""
+  return type(model).__module__.startswith(f'{__package__}.')
+
+
 @contextlib.contextmanager
-def errors_of_training(model) -> Iterator[None]:
-  """Reports why a model of your own cannot be trained, as a UserError."""
+def errors_of_own(model, cannot: str, method: str) -> Iterator[None]:
+  """Reports why a model of your own cannot be used, as a UserError.
+
+  `cannot` says what was tried, such as 'be trained', by which `method`.
+  """
   import tensorflow as tf
   try:
     yield
-  except (TypeError, ValueError, LookupError, AttributeError,
+  except (TypeError, ValueError, LookupError, AttributeError, NameError,
+          ArithmeticError, AssertionError, NotImplementedError,
           tf.errors.InvalidArgumentError) as error:
-    if hasattr(model, '_create_for'):  # The package's: the fault is its own.
+    if is_packaged(model):  # The fault is the package's own.
       raise
     kind = type(error).__name__
     reason = reason_of(error).removeprefix(kind + ': ')
     raise UserError(
-        f'{type(model).__name__}: cannot be trained ({kind}: {reason}); its '
-        'call(graph, training) must return scores float32 [kernels, '
-        f'configurations]{_place_of(error)}') from error
+        f'{type(model).__name__}: cannot {cannot} ({kind}: {reason}); its '
+        f'{method} must return scores float32 [kernels, configurations]'
+        f'{_place_of(error)}') from error
 
 
 @contextlib.contextmanager

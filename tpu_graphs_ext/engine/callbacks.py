@@ -194,7 +194,8 @@ class Epochs:
     """Runs the remaining epochs; the model is the best of all afterwards."""
     epochs = self._settings.epochs
     if not self.progress.stopped and self.progress.epochs < epochs:
-      with load_models.errors_of_training(self._model):
+      with load_models.errors_of_own(
+          self._model, 'be trained', 'call(graph, training)'):
         self._model.fit(
             train_batches, validation_data=valid_batches, verbose=0,
             epochs=epochs, initial_epoch=self.progress.epochs,

@@ -80,10 +80,19 @@ class ForeignRanker:
     except (TypeError, ValueError, OverflowError) as error:
       raise UserError(f'{self.name}: {problem.name}: {error}; scores must be '
                       'real numbers') from error
+    if scores.shape not in ((configs,), (1, configs)):
+      raise UserError(
+          f'{self.name}: scores of {problem.name} have the shape '
+          f'{scores.shape}; it must be ({configs},), one per configuration')
+    scores = scores.reshape(1, configs)
+    if not (finite := np.isfinite(scores[0])).all():
+      place = int(np.argmin(finite))
+      raise UserError(
+          f'{self.name}: score {place} of {problem.name} is '
+          f'{scores[0, place]}; give each configuration a finite number')
     # Duplicates are looked for in kernels alone, whose table is at hand.
-    return self.checked(
-        problem, scores[np.newaxis] if scores.shape == (configs,) else scores,
-        getattr(problem, self.task.config_table, np.zeros((configs, 0))))
+    return self.checked(problem, scores, getattr(
+        problem, self.task.config_table, np.zeros((configs, 0))))
 
 
 def _of_order(places: Sequence[int], configs: int, where: str) -> Scores:

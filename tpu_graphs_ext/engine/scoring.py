@@ -149,8 +149,10 @@ class Ranker:
     for graph in graphs:
       features = load_models.config_feats(graph).numpy()
       configs = features.shape[-2]
-      part = self.checked(problem, np.asarray(
-          self.model.forward(graph, configs)), features)
+      with load_models.errors_of_own(
+          self.model, f'score {problem.name}', 'forward(graph, num_configs)'):
+        scores = np.asarray(self.model.forward(graph, configs))
+      part = self.checked(problem, scores, features)
       parts.append((part.given, done + part.first))
       done += configs
     given, first = map(np.concatenate, zip(*parts))
