@@ -36,13 +36,15 @@ SEARCH = {**MODEL, 'search': {'method': 'bayes', 'configurations': 3}}
 MANY = list(range(1, 1001))
 FAULTS = [
     ('{', 'is not JSON'),
-    ({}, "missing 1 required positional argument: 'models'"),
+    ({}, 'grid.json: must have the key models; got {}'),
+    ({'models': [{'kwargs': {}}]}, 'models[0]: must have the key model; got'),
+    ({**SEARCH, 'settings': {'lr': {'min': 1}}}, 'lr: must have the key max;'),
     ({'models': []}, 'models must be a list of at least one'),
     ({**MODEL, 'seeds': []}, 'seeds must be a list of whole numbers'),
     ({**MODEL, 'settings': {'lr': []}}, '.lr: must list at least one value'),
     ({**SEARCH, 'settings': {'lr': {'min': 1, 'max': math.inf}}},
      'settings.lr: max: must be finite'),
-    ({'model': ['MLP']}, 'must have the keys models, task, kwargs, settings'),
+    ({'model': ['MLP']}, 'may only have the keys models, task, kwargs, set'),
     ({'models': [{'model': 'MLP', 'kwargs': {'hiden_dim': 3}}]},
      "models[0]: --model_kwargs_json: MLP has no argument 'hiden_dim'"),
     ({**MODEL, 'settings': {'seed': 3}}, '[0]: settings: must be flags of t'),

@@ -39,13 +39,17 @@ def filled(cls: type, content: Any, where: str) -> Any:
   fields = {field.name: field for field in dataclasses.fields(cls)}
   for key, value in content.items():
     _require(key in fields,
-             f'{where}: must have the keys {", ".join(fields)}', key)
+             f'{where}: may only have the keys {", ".join(fields)}', key)
     kind = wrong_kind(fields[key].type, value)
     _require(not kind and (type(value) is not float or math.isfinite(value)),
              f'{where}: {key}: must be {kind or "finite"}', value)
+  for name, field in fields.items():
+    _require(name in content or field.default is not dataclasses.MISSING
+             or field.default_factory is not dataclasses.MISSING,
+             f'{where}: must have the key {name}', content)
   try:
     return cls(**content)
-  except (UserError, TypeError) as error:  # TypeError: a key is missing.
+  except UserError as error:
     raise UserError(f'{where}: {error}') from error
 
 
