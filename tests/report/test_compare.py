@@ -2,6 +2,7 @@
 
 import os
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -109,6 +110,15 @@ def test_means_by_program_and_distribution():
       compared.values[measure], measure, LOOKS).said.startswith(
           'Model0: median 35.00 %, 90 % within 64.0 %, worst 70.0 %; default '
           'tile: median 10.00 %')
+
+
+def test_a_long_legend_leaves_room_for_the_curves():
+  compared = comparison(*[[0.0, 0.5]] * 14)
+  measure = compared.measures[0]
+  looks = compare.looks_of([f'Model{number}' for number in range(14)], TILE)
+  with warnings.catch_warnings():
+    warnings.simplefilter('error')
+    compare.distribution(compared.values[measure], measure, looks)
 
 
 def test_paired_differences():

@@ -338,7 +338,8 @@ def distribution(values: pd.DataFrame, measure: Measure,
       f'Distribution of the slowdown, {measure.name}',
       '; '.join(f'{name}: median {of.median():.2f} %, 90 % within '
                 f'{of.quantile(0.9):.1f} %, worst {of.max():.1f} %'
-                for name, of in known.items()) + '.', page.svg(draw, 3.1))
+                for name, of in known.items()) + '.',
+      page.svg(draw, 2.5 + 0.16 * len(known)))
 
 
 def differences(comparison: Comparison) -> Optional[page.Table]:

@@ -122,7 +122,12 @@ def _run_paths(path: str) -> list[str]:
     return [artifacts.run_path_of(str(full))]
   if not full.is_dir():
     return [str(full)]
-  return [str(run_path) for run_path in sorted(full.rglob('run_*.jsonz'))
+  of_models = {  # One that is missing is named.
+      pathlib.Path(artifacts.run_path_of(str(saved.parent)))
+      for saved in full.rglob('model_*/saved_model.pb')
+      if '.' not in saved.parent.name}
+  return [str(run_path)
+          for run_path in sorted({*full.rglob('run_*.jsonz'), *of_models})
           if not any(part.startswith(('.', 'resume_', 'model_'))
                      for part in run_path.relative_to(full).parts)]
 
