@@ -6,10 +6,11 @@ import traceback
 import pytest
 import tensorflow as tf
 
-from support import tiny_kernels
+from support import tiny_kernels, tiny_models
 from tpu_graphs_ext import load_models
 from tpu_graphs_ext.data.kernel import Partition
 from tpu_graphs_ext.data.normalize import FeatureStats
+from tpu_graphs_ext.engine import compiled_model
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.tasks.tile import TILE
 
@@ -132,9 +133,11 @@ def test_a_subclass_of_ours_fails_before_it_is_trained(tmp_path, body, message):
     path.write_text(file.read() + OF_OURS.format(body=body))
   partition = Partition.from_kernels([tiny_kernels.chain()])
   graph = TILE.sample_graph(FeatureStats.of_partition(partition))
+  settings = tiny_models.tiny_settings(
+      tmp_path, tmp_path, model='Bad', models_py=str(path),
+      model_kwargs_json='{"feature_stats": null}')
   with pytest.raises(UserError, match=message):
-    load_models.build(
-        'Bad', 10, 121, {'feature_stats': None}, str(path), graph)
+    compiled_model.model(settings, 121, graph, loss=None, steps=1)
 
 
 def test_only_faults_of_the_package_keep_their_traceback(tmp_path):

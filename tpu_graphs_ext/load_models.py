@@ -191,17 +191,24 @@ def takes(name: str, argument: str, models_py: str = '') -> bool:
 
 def create_variables(model, graph) -> None:
   """Creates the variables of a new model, or raises a UserError."""
-  name = type(model).__name__
-  *_, count, columns = config_feats(graph).shape
+  if not hasattr(model, '_create_for'):
+    require_scores(model, graph)
+    return
+  with _as_user_errors(type(model).__name__):  # Needs no trace, unlike a call.
+    model._create_for(graph.node_sets['op']['feats'].shape[-1],
+                      config_feats(graph).shape[-1])
+
+
+def require_scores(model, graph) -> None:
+  """Raises a UserError unless `forward` returns scores of a kernel.
+
+  Others would be refused after the training.
+  """
+  name, count = type(model).__name__, config_feats(graph).shape[-2]
   if not hasattr(model, 'forward'):
     raise UserError(f'{name}: needs a method forward(graph, num_configs)')
   with _as_user_errors(name):
-    if hasattr(model, '_create_for'):  # Needs no trace, unlike a call.
-      model._create_for(graph.node_sets['op']['feats'].shape[-1], columns)
-      if is_packaged(model):
-        return
     scores = model.forward(graph, count)
-  # Others would be refused after the training.
   form = (f'{scores.dtype.name} {tuple(scores.shape)}'
           if hasattr(scores, 'dtype') else type(scores).__name__)
   if form != f'float32 (1, {count})':
