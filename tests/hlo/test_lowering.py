@@ -1,7 +1,9 @@
 """TensorFlow and JAX functions -> HLO, in this process and another."""
 
 import sys
+import types
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -88,6 +90,16 @@ def test_what_names_a_function(tmp_path, monkeypatch):
   assert not lowering.is_jax(abs)
   monkeypatch.delitem(sys.modules, 'tensorflow')
   assert lowering.is_jax(abs)
+
+
+def test_a_type_that_an_older_jax_lacks(monkeypatch):
+  monkeypatch.setattr(lowering, 'is_jax', lambda _: True)
+  monkeypatch.setitem(sys.modules, 'jax', types.SimpleNamespace(
+      __version__='0.4.34', ShapeDtypeStruct=lambda _, name: np.dtype(name),
+      config=types.SimpleNamespace(jax_enable_x64=False)))
+  with pytest.raises(UserError, match=r"^--shapes: .*; JAX 0[.]4[.]34 does "
+                     'not have it: name .* --jax_python'):
+    lowering.arguments_of_shapes(abs, 's2[8,8]')
 
 
 def test_functions_of_modules_and_files(module_name):

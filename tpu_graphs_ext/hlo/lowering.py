@@ -136,7 +136,9 @@ def arguments_of_shapes(function: Callable, text: str) -> tuple:
   try:
     return tuple(Spec(tuple(dims), NUMPY_NAMES[name]) for name, dims in shapes)
   except TypeError as error:  # TensorFlow, or an older JAX, lacks the type.
-    raise UserError(f'--shapes: {reason_of(error)}') from error
+    hint = (f'; JAX {jax.__version__} does not have it: name the Python of a '
+            'later one with --jax_python') if is_jax(function) else ''
+    raise UserError(f'--shapes: {reason_of(error)}{hint}') from error
 
 
 def lower(function: Any, arguments: tuple, name: str = '') -> bytes:
