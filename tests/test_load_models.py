@@ -140,6 +140,17 @@ def test_a_subclass_of_ours_fails_before_it_is_trained(tmp_path, body, message):
     compiled_model.model(settings, 121, graph, loss=None, steps=1)
 
 
+def test_an_edit_of_the_packages_file_is_named_too():
+  code = {}
+  exec(compile('def call():\n  return nothing', load_models.models_path(),
+               'exec'), code)
+  model = load_models.build('MLP', 10, 121, {})
+  with pytest.raises(UserError, match=r"^MLP: cannot be trained \(NameError: .*"
+                     r"; see .*/models.py, line 2\b"):
+    with load_models.errors_of_own(model, 'be trained', 'call(graph)'):
+      code['call']()
+
+
 def test_only_faults_of_the_package_keep_their_traceback(tmp_path):
   path = tmp_path / 'my_models.py'
   with open(load_models.models_path()) as file:

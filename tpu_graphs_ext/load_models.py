@@ -226,11 +226,16 @@ def config_feats(graph):
   return graph.node_sets[name]['feats']
 
 
-def _place_of(error: BaseException) -> str:
-  """'; see FILE, line N: ...', the last of a models.py; or ''."""
+def _place_of(error: BaseException, packaged: bool = False) -> str:
+  """'; see FILE, line N: ...', the last of a models.py; or ''.
+
+  The package's own count if `packaged`: users edit them.
+  """
   text = ''.join(traceback.format_tb(error.__traceback__)) + str(error)
+  own = '|'.join(map(re.escape, _packaged)) if packaged else '(?!)'
   places = re.findall(  # See `_imported`; AutoGraph has them in its message.
-      r'File "([^"\n]+):[0-9a-f]{8}", line (\d+), in .*\n *(.*)', text)
+      rf'File "({own}|[^"\n]+(?=:[0-9a-f]{{8}}"))[^"\n]*", line (\d+), in .*\n'
+      ' *(.*)', text)
   return ('; see {}, line {}: {}'.format(*places[-1]).rstrip(': ')
           if places else '')
 
@@ -242,7 +247,7 @@ def is_packaged(model) -> bool:
 
 @contextlib.contextmanager
 def errors_of_own(model, cannot: str, method: str) -> Iterator[None]:
-  """Reports why a model of your own cannot be used, as a UserError.
+  """Reports why a model cannot be used, as a UserError with a line of its file.
 
   `cannot` says what was tried, such as 'be trained', by which `method`.
   """
@@ -252,14 +257,15 @@ def errors_of_own(model, cannot: str, method: str) -> Iterator[None]:
   except (TypeError, ValueError, LookupError, AttributeError, NameError,
           ArithmeticError, AssertionError, NotImplementedError,
           tf.errors.InvalidArgumentError) as error:
-    if is_packaged(model):  # The fault is the package's own.
+    place = _place_of(error, packaged=True)
+    if is_packaged(model) and not place:
       raise
     kind = type(error).__name__
     reason = reason_of(error).removeprefix(kind + ': ')
     raise UserError(
         f'{type(model).__name__}: cannot {cannot} ({kind}: {reason}); its '
-        f'{method} must return scores float32 [kernels, configurations]'
-        f'{_place_of(error)}') from error
+        f'{method} must return scores float32 [kernels, configurations]{place}'
+    ) from error
 
 
 @contextlib.contextmanager
@@ -279,6 +285,8 @@ def _as_user_errors(name: str) -> Iterator[None]:
         tf.errors.InvalidArgumentError)):
       raise UserError(f'--model_kwargs_json: {what}; give smaller numbers, '
                       'such as a lower hidden_dim') from error
+    if place := _place_of(error, packaged=True):
+      raise UserError(what + place) from error
     raise
 
 
