@@ -33,6 +33,9 @@ indices[0] = 9 is not in [0, 4)
         AUTOGRAPH)), 'TypeError: no slice'),
     (AUTOGRAPH.replace('no slice', "'outputs' must be defined\nNote: a "
                        'ValueError: ' + KERAS.format('10 and 7')), '10 and 7'),
+    (AUTOGRAPH.replace('no slice', "'outputs' must be defined\n    Note: Auto"
+                       'Graph tried to define it automatically, but ran into a '
+                       "KeyError: 'a'"), "KeyError: 'a'"),
     (RUNNING, 'indices[0] = 9 is not in [0, 4)')])
 def test_reason_without_a_stack_trace(text, reason):
   assert errors.reason_of(ValueError(text)) == reason

@@ -42,7 +42,10 @@ def shortened(names: list[str], most: int = 3) -> str:
 
 def reason_of(error: BaseException) -> str:
   """The message of any error, without the stack trace that some have."""
-  lines = [line.strip() for line in str(error).split('\n') if line.strip()]
+  # In a loop AutoGraph names the cause in a note on its own error.
+  text = str(error).split('AutoGraph tried to define it automatically, but ran '
+                          'into a ')[-1]
+  lines = [line.strip() for line in text.split('\n') if line.strip()]
   if re.match('in user code|Exception encountered|Graph execution', str(error)):
     causes = [  # As AutoGraph, a running graph and Keras write them.
         line for before, line, after in zip(

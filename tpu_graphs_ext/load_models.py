@@ -24,6 +24,12 @@ from tpu_graphs_ext.errors import UserError, reason_of
 
 # The arguments that each model gets; the graders' script gives them by name.
 _GIVEN = ('num_configs', 'num_ops')
+# What an edit of a model may raise; the last is AutoGraph's for an error whose
+# constructor it does not know, as of LookupError.
+_FAULTS = frozenset({
+    'TypeError', 'ValueError', 'LookupError', 'AttributeError', 'NameError',
+    'ArithmeticError', 'AssertionError', 'RuntimeError',
+    'InvalidArgumentError', 'StagingError'})
 # File of the package -> its first content, which its module may have.
 _packaged: dict[str, bytes] = {}
 
@@ -226,17 +232,21 @@ def config_feats(graph):
   return graph.node_sets[name]['feats']
 
 
-def _place_of(error: BaseException, packaged: bool = False) -> str:
-  """'; see FILE, line N: ...', the last of a models.py; or ''.
+def _places_of(error: BaseException, packaged: bool = False) -> list[tuple]:
+  """(file, line, function, code) of each call in a models.py.
 
   The package's own count if `packaged`: users edit them.
   """
   text = ''.join(traceback.format_tb(error.__traceback__)) + str(error)
   own = '|'.join(map(re.escape, _packaged)) if packaged else '(?!)'
-  places = re.findall(  # See `_imported`; AutoGraph has them in its message.
-      rf'File "({own}|[^"\n]+(?=:[0-9a-f]{{8}}"))[^"\n]*", line (\d+), in .*\n'
-      ' *(.*)', text)
-  return ('; see {}, line {}: {}'.format(*places[-1]).rstrip(': ')
+  return re.findall(  # See `_imported`; AutoGraph has them in its message.
+      rf'File "({own}|[^"\n]+(?=:[0-9a-f]{{8}}"))[^"\n]*", line (\d+), in '
+      r'(\w*).*\n *(.*)', text)
+
+
+def _last(places: list[tuple]) -> str:
+  """'; see FILE, line N: ...'; or ''."""
+  return ('; see {0}, line {1}: {3}'.format(*places[-1]).rstrip(': ')
           if places else '')
 
 
@@ -251,21 +261,22 @@ def errors_of_own(model, cannot: str, method: str) -> Iterator[None]:
 
   `cannot` says what was tried, such as 'be trained', by which `method`.
   """
-  import tensorflow as tf
   try:
     yield
-  except (TypeError, ValueError, LookupError, AttributeError, NameError,
-          ArithmeticError, AssertionError, NotImplementedError,
-          tf.errors.InvalidArgumentError) as error:
-    place = _place_of(error, packaged=True)
-    if is_packaged(model) and not place:
+  except Exception as error:
+    if _FAULTS.isdisjoint(cls.__name__ for cls in type(error).__mro__):
       raise
-    kind = type(error).__name__
-    reason = reason_of(error).removeprefix(kind + ': ')
+    places = _places_of(error, packaged=True)
+    if is_packaged(model) and not places:
+      raise
+    reason = reason_of(error)
+    if not re.match(r'\w+Error: ', reason):
+      reason = f'{type(error).__name__}: {reason}'
     raise UserError(
-        f'{type(model).__name__}: cannot {cannot} ({kind}: {reason}); its '
-        f'{method} must return scores float32 [kernels, configurations]{place}'
-    ) from error
+        f'{type(model).__name__}: cannot {cannot} ({reason}); its '
+        f'{method} must return scores float32 [kernels, configurations]'
+        # That of `fit` is of every training.
+        + _last([place for place in places if place[2] != 'fit'])) from error
 
 
 @contextlib.contextmanager
@@ -276,8 +287,8 @@ def _as_user_errors(name: str) -> Iterator[None]:
     yield
   except (Exception, SystemExit) as error:
     what = f'{name}: {type(error).__name__}: {reason_of(error)}'
-    if place := _place_of(error):
-      raise UserError(what + place) from error
+    if places := _places_of(error):
+      raise UserError(what + _last(places)) from error
     if isinstance(error, (TypeError, ValueError, SystemExit)):
       raise UserError(f'--model_kwargs_json: {name}: {error}') from error
     if isinstance(error, (
@@ -285,8 +296,8 @@ def _as_user_errors(name: str) -> Iterator[None]:
         tf.errors.InvalidArgumentError)):
       raise UserError(f'--model_kwargs_json: {what}; give smaller numbers, '
                       'such as a lower hidden_dim') from error
-    if place := _place_of(error, packaged=True):
-      raise UserError(what + place) from error
+    if places := _places_of(error, packaged=True):
+      raise UserError(what + _last(places)) from error
     raise
 
 
