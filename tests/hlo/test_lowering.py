@@ -95,7 +95,8 @@ def test_what_names_a_function(tmp_path, monkeypatch):
 def test_a_type_that_an_older_jax_lacks(monkeypatch):
   monkeypatch.setattr(lowering, 'is_jax', lambda _: True)
   monkeypatch.setitem(sys.modules, 'jax', types.SimpleNamespace(
-      __version__='0.4.34', ShapeDtypeStruct=lambda _, name: np.dtype(name),
+      __version__='0.4.34',
+      ShapeDtypeStruct=lambda _, name: np.dtype(f'no {name}'),
       config=types.SimpleNamespace(jax_enable_x64=False)))
   with pytest.raises(UserError, match=r"^--shapes: .*; JAX 0[.]4[.]34 does "
                      'not have it: name .* --jax_python'):
