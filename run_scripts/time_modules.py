@@ -15,7 +15,7 @@ import time
 import jax
 from jax import numpy as jnp
 
-if jax.__version_info__ < (0, 9):  # They lack `LoadedExecutable.serialize`.
+if jax.__version_info__ < (0, 9):  # Lacks `LoadedExecutable.serialize`.
   sys.exit(f'error: this is JAX {jax.__version__}; install 0.9 or later')
 from jax.experimental.layout import Format, Layout
 

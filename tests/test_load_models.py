@@ -147,19 +147,23 @@ def test_an_edit_of_the_packages_file_is_named_too():
   model = load_models.build('MLP', 10, 121, {})
   with pytest.raises(UserError, match=r"^MLP: cannot be trained \(NameError: .*"
                      r"; see .*/models.py, line 2\b"):
-    with load_models.errors_of_own(model, 'be trained', 'call(graph)'):
+    with load_models.errors_of_model(model, 'be trained', 'call(graph)'):
       code['call']()
 
 
-def test_only_faults_of_the_package_keep_their_traceback(tmp_path):
+def test_only_faults_of_the_package_keep_their_traceback(
+    tmp_path, monkeypatch):
   path = tmp_path / 'my_models.py'
   with open(load_models.models_path()) as file:
     path.write_text(file.read())
   for models_py, expected in (('', LookupError), (str(path), UserError)):
     model = load_models.build('MyEarlyJoinSAGE', 10, 121, {}, models_py)
-    with pytest.raises(expected), load_models.errors_of_own(
+    # As where none of the package's own files was loaded.
+    monkeypatch.setattr(load_models, '_packaged', {})
+    with pytest.raises(expected) as raised, load_models.errors_of_model(
         model, 'be trained', 'call(graph, training)'):
       raise LookupError
+    assert '; see' not in str(raised.value)  # No line of a models.py.
 
 
 def test_a_file_that_cannot_be_imported_and_then_can(tmp_path):

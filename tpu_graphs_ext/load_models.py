@@ -139,8 +139,9 @@ def class_taking(name: str, arguments: Iterable[str],
   """The class of a model; raises UserError unless it takes the arguments."""
   cls = model_class(name, models_py)
   allowed, takes_any = constructor_arguments(cls)
+  parameters, _ = _parameters(cls)
   for key in _GIVEN:
-    if not takes_any and key not in _parameters(cls)[0]:
+    if not takes_any and key not in parameters:
       raise UserError(f'{name}: its constructor has no argument {key!r}; it '
                       f'must take {" and ".join(_GIVEN)}, by these names')
   for key in arguments:
@@ -195,26 +196,22 @@ def takes(name: str, argument: str, models_py: str = '') -> bool:
   return argument in constructor_arguments(model_class(name, models_py))[0]
 
 
-def create_variables(model, graph) -> None:
-  """Creates the variables of a new model, or raises a UserError."""
-  if not hasattr(model, '_create_for'):
-    require_scores(model, graph)
-    return
-  with _as_user_errors(type(model).__name__):  # Needs no trace, unlike a call.
-    model._create_for(graph.node_sets['op']['feats'].shape[-1],
-                      config_feats(graph).shape[-1])
+def create_variables(model, graph, tried: bool = False) -> None:
+  """Creates the variables of a new model, or raises a UserError.
 
-
-def require_scores(model, graph) -> None:
-  """Raises a UserError unless `forward` returns scores of a kernel.
-
-  Others would be refused after the training.
+  If `tried`, a model of your own must also score `graph`.
   """
-  name, count = type(model).__name__, config_feats(graph).shape[-2]
+  name = type(model).__name__
+  *_, count, columns = config_feats(graph).shape
   if not hasattr(model, 'forward'):
     raise UserError(f'{name}: needs a method forward(graph, num_configs)')
   with _as_user_errors(name):
+    if hasattr(model, '_create_for'):  # Needs no trace, unlike a call.
+      model._create_for(graph.node_sets['op']['feats'].shape[-1], columns)
+      if not tried or is_packaged(model):
+        return
     scores = model.forward(graph, count)
+  # Others would be refused after the training.
   form = (f'{scores.dtype.name} {tuple(scores.shape)}'
           if hasattr(scores, 'dtype') else type(scores).__name__)
   if form != f'float32 (1, {count})':
@@ -238,7 +235,7 @@ def _places_of(error: BaseException, packaged: bool = False) -> list[tuple]:
   The package's own count if `packaged`: users edit them.
   """
   text = ''.join(traceback.format_tb(error.__traceback__)) + str(error)
-  own = '|'.join(map(re.escape, _packaged)) if packaged else '(?!)'
+  own = '|'.join(map(re.escape, _packaged if packaged else ())) or '(?!)'
   return re.findall(  # See `_imported`; AutoGraph has them in its message.
       rf'File "({own}|[^"\n]+(?=:[0-9a-f]{{8}}"))[^"\n]*", line (\d+), in '
       r'(\w*).*\n *(.*)', text)
@@ -256,7 +253,7 @@ def is_packaged(model) -> bool:
 
 
 @contextlib.contextmanager
-def errors_of_own(model, cannot: str, method: str) -> Iterator[None]:
+def errors_of_model(model, cannot: str, method: str) -> Iterator[None]:
   """Reports why a model cannot be used, as a UserError with a line of its file.
 
   `cannot` says what was tried, such as 'be trained', by which `method`.
@@ -302,12 +299,13 @@ def _as_user_errors(name: str) -> Iterator[None]:
 
 
 def build(name: str, num_configs: int, num_ops: int, kwargs: dict[str, Any],
-          models_py: str = '', graph=None):
+          models_py: str = '', graph=None, tried: bool = False):
   """Makes the model, as `tiles_train.py` does from its flags.
 
   `num_configs` are those of each kernel in training, `num_ops` the opcodes,
   `kwargs` from `--model_kwargs_json`; for `models_py` see `models_module`. The
-  variables are created from `graph`, if given.
+  variables are created from `graph`, if given; for `tried`, see
+  `create_variables`.
 
   Raises UserError for what the model or its constructor refuses.
   """
@@ -321,5 +319,5 @@ def build(name: str, num_configs: int, num_ops: int, kwargs: dict[str, Any],
   with _as_user_errors(name):
     model = cls(num_configs, num_ops, **kwargs)
   if graph is not None:
-    create_variables(model, graph)
+    create_variables(model, graph, tried)
   return model

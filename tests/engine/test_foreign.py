@@ -67,11 +67,11 @@ def test_duplicates_come_last_unless_kept():
 @pytest.mark.parametrize('scores, message', [
     ({'net_a': [1, 2, 3, 4]}, 'lacks 1 of 2 kernels of the data: net_b'),
     ({'net_a': [1, 2, 3], 'net_b': [1, 2]}, r'scores of net_a have the '
-     r'shape \(3,\); it must be \(4,\), one per configuration$'),
+     r'shape \(1, 3\); it must be \(1, 4\), its configurations$'),
     ({'net_a': np.eye(2), 'net_b': [1, 2]}, r'shape \(2, 2\)'),
-    ({'net_a': [1, 2, 3, np.nan], 'net_b': [1, 2]}, 'score 3 of net_a is nan; '
-     'give each configuration a finite number$'),
-    ({'net_a': [1, -np.inf, 3, 4], 'net_b': [1, 2]}, 'score 1 of net_a is -in'),
+    ({'net_a': [1, 2, 3, np.nan], 'net_b': [1, 2]}, 'scores of net_a are NaN '
+     'or infinite, the first at place 3; give each configuration a finite num'),
+    ({'net_a': [1, -np.inf, 3, 4], 'net_b': [1, 2]}, 'the first at place 1; '),
     ({'net_a': ['a', 'b', 'c', 'd'], 'net_b': [1, 2]}, 'must be real numbers'),
     ({'net_a': [1, 2, 3, 4j], 'net_b': [1, 2]}, 'are complex128; scores'),
     ({'net_a': ['1', '2', '3', '4'], 'net_b': [1, 2]}, 'must be real numbers'),

@@ -194,7 +194,7 @@ class Epochs:
     """Runs the remaining epochs; the model is the best of all afterwards."""
     epochs = self._settings.epochs
     if not self.progress.stopped and self.progress.epochs < epochs:
-      with load_models.errors_of_own(
+      with load_models.errors_of_model(
           self._model, 'be trained', 'call(graph, training)'):
         self._model.fit(
             train_batches, validation_data=valid_batches, verbose=0,

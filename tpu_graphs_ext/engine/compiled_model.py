@@ -24,9 +24,7 @@ def model(settings: Training, num_ops: int, graph: tfgnn.GraphTensor,
   """
   built = load_models.build(
       settings.model, settings.drawn_configs, num_ops, settings.model_kwargs,
-      settings.models_file, graph)
-  if not load_models.is_packaged(built):
-    load_models.require_scores(built, graph)
+      settings.models_file, graph, tried=True)
   learning_rate = settings.lr
   if settings.lr_schedule == 'cosine':
     learning_rate = tf.keras.optimizers.schedules.CosineDecay(

@@ -46,6 +46,7 @@ class ForeignRanker:
   args: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # No run.
 
   read, checked = Ranker.read, Ranker.checked
+  remedy = 'give each configuration a finite number'  # See `Ranker`.
 
   @property
   def class_name(self) -> str:
@@ -80,18 +81,8 @@ class ForeignRanker:
     except (TypeError, ValueError, OverflowError) as error:
       raise UserError(f'{self.name}: {problem.name}: {error}; scores must be '
                       'real numbers') from error
-    if scores.shape not in ((configs,), (1, configs)):
-      raise UserError(
-          f'{self.name}: scores of {problem.name} have the shape '
-          f'{scores.shape}; it must be ({configs},), one per configuration')
-    scores = scores.reshape(1, configs)
-    if not (finite := np.isfinite(scores[0])).all():
-      place = int(np.argmin(finite))
-      raise UserError(
-          f'{self.name}: score {place} of {problem.name} is '
-          f'{scores[0, place]}; give each configuration a finite number')
     # Duplicates are looked for in kernels alone, whose table is at hand.
-    return self.checked(problem, scores, getattr(
+    return self.checked(problem, np.atleast_2d(scores), getattr(
         problem, self.task.config_table, np.zeros((configs, 0))))
 
 

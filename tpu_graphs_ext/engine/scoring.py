@@ -88,6 +88,8 @@ class Ranker:
   args: dict[str, Any] = dataclasses.field(default_factory=dict)  # Of its run.
   data: Mapping[str, str] = dataclasses.field(default_factory=dict)  # `origin`.
   tpu: str = ''  # Of the package's models: the generation that it is for.
+  # What to do about scores that are no numbers.
+  remedy = 'train again, with a lower learning rate'
 
   @property
   def class_name(self) -> str:
@@ -149,7 +151,7 @@ class Ranker:
     for graph in graphs:
       features = load_models.config_feats(graph).numpy()
       configs = features.shape[-2]
-      with load_models.errors_of_own(
+      with load_models.errors_of_model(
           self.model, f'score {problem.name}', 'forward(graph, num_configs)'):
         scores = np.asarray(self.model.forward(graph, configs))
       part = self.checked(problem, scores, features)
@@ -169,9 +171,10 @@ class Ranker:
       raise UserError(
           f'{self.name}: scores of {problem.name} have the shape '
           f'{scores.shape}; it must be (1, {configs}), its configurations')
-    if not np.isfinite(scores).all():
+    if not (finite := np.isfinite(scores[0])).all():
       raise UserError(f'{self.name}: scores of {problem.name} are NaN or '
-                      'infinite; train again, with a lower learning rate')
+                      f'infinite, the first at place {np.argmin(finite)}; '
+                      + self.remedy)
     return Scores(
         scores[0], first_copies(features) if self.task.has_duplicates
         else np.arange(configs), self.keep_repeats)

@@ -123,9 +123,11 @@ def is_name(arguments: str) -> bool:
 
 def arguments_of_shapes(function: Callable, text: str) -> tuple:
   """'f32[512,1024] s32[]' -> abstract arguments for `lower`."""
-  shapes = parse_shapes(text)
+  shapes, hint = parse_shapes(text), ''
   if is_jax(function):
     import jax
+    hint = (f'; JAX {jax.__version__} does not have it: name the Python of a '
+            'later one with --jax_python')
     Spec = jax.ShapeDtypeStruct
     wide = [name for name, _ in shapes if '64' in name and name[0] != 'c']
     if wide and not jax.config.jax_enable_x64:
@@ -136,8 +138,6 @@ def arguments_of_shapes(function: Callable, text: str) -> tuple:
   try:
     return tuple(Spec(tuple(dims), NUMPY_NAMES[name]) for name, dims in shapes)
   except TypeError as error:  # TensorFlow, or an older JAX, lacks the type.
-    hint = (f'; JAX {jax.__version__} does not have it: name the Python of a '
-            'later one with --jax_python') if is_jax(function) else ''
     raise UserError(f'--shapes: {reason_of(error)}{hint}') from error
 
 
