@@ -62,4 +62,6 @@ def main(folder, runs=200):
     writer.writerow([row['module'], time_ns, runs, device.device_kind])
 
 if __name__ == '__main__':
-  main(pathlib.Path(sys.argv[1]))
+  if not pathlib.Path(*sys.argv[1:], 'modules.json').exists():
+    sys.exit('error: name the folder that `rank --modules` wrote')
+  main(pathlib.Path(*sys.argv[1:]))

@@ -183,7 +183,10 @@ SCORES = 'tf.squeeze(self._head(hidden), -1)'
     # Else it would end after the first epoch.
     ('  def forward', '  def compile(self, metrics, **others):\n    super()'
      '.compile(**others)\n\n  def forward', '^TinyRanker: training reports no '
-     'opa_metric, val_opa_metric; compile must')])
+     'opa_metric, val_opa_metric; compile must'),
+    # Its OPA would be 0.
+    ('return scores', 'return scores if training else scores * float("nan")',
+     'the validation loss became nan in epoch 1; training stopped. No epoch')])
 def test_what_the_code_of_a_model_does_wrong(
     data_root, tmp_path, changed, to, message):
   assert changed in tiny_handin.STUDENT

@@ -44,7 +44,7 @@ SPOILED = [
         b'{"args": {"lr": 1}}')), 'its model must be text; it is None'),
     (lambda folder: put(folder, 'resume_ab/run_x.jsonz', b'hello'), None),
     (lambda folder: put(folder, 'model_x/saved_model.pb'),
-     'run_x.jsonz: cannot be read as a run file'),
+     'run_x.jsonz: cannot be read as a run file (cannot be read (No such'),
     # What a killed training leaves.
     (lambda folder: put(folder, 'model_x.1a.tmp/saved_model.pb'), None),
     (lambda folder: write_run(folder, {**run_info('Other'), 'final_error': {}},

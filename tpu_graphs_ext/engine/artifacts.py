@@ -188,7 +188,8 @@ def read_run_file(path: str) -> dict[str, Any]:
     if has_stats:
       FeatureStats.from_json(run_info['feature_stats'])
   except (ValueError, UserError) as error:
-    raise UserError(f'{path}: cannot be read as a run file ({error}); copy it '
+    reason = str(error).removeprefix(f'{path}: ')
+    raise UserError(f'{path}: cannot be read as a run file ({reason}); copy it '
                     'again from where the model was trained') from error
   return run_info
 

@@ -70,6 +70,10 @@ class StopOnNaN(tf.keras.callbacks.Callback):
       raise UserError(f'{type(self.model).__name__}: training reports no '
                       f'{", ".join(missing)}; compile must set the metrics it '
                       'is given, and train_step and test_step return them')
+    if not math.isfinite(logs['val_loss']):
+      raise LossNotFiniteError(
+          f'the validation loss became {logs["val_loss"]} in epoch '
+          f'{epoch + 1}; training stopped')
 
 
 class EarlyStopping(tf.keras.callbacks.Callback):
