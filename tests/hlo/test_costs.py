@@ -2,7 +2,10 @@
 
 import json
 
+import pytest
+
 from support.tiny_hlo import add, convolution, elementwise, product
+from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import costs, protos
 
 
@@ -125,6 +128,27 @@ def test_reducers_count_for_each_element():
   assert fused([[500, 256], [4], [4, 256]], (
       'scatter', [500, 256], [0, 1, 2], 7))[:2] == (2 * 1024, 3 * 4096 + 16)
   assert fused([[32, 256]], ('reduce', [32], [0], 7)).flops == 2 * 32 * 255
+
+
+def nested(levels, called_by_first=()):
+  """Fusions that call the level before twice; the first slices a row twice."""
+  module = protos.HloModuleProto(name='m', entry_computation_id=levels - 1)
+  for level in range(levels):
+    computation = module.computations.add(id=level, root_id=3)
+    calls = [level - 1] if level else called_by_first
+    add(computation, 1, 'parameter', [32, 256])
+    for number in 2, 3:
+      add(computation, number, 'fusion' if calls else 'slice', [1, 256],
+          operands=[1], called_computation_ids=calls)
+  return module
+
+
+def test_work_is_bounded_by_the_size_of_the_module():
+  for levels in 4, 1500:  # Its root alone is the kernel.
+    cost = costs.cost_of(nested(levels))
+    assert cost.bytes == 1024 * (2 ** (levels - 1) + 1)
+  with pytest.raises(UserError, match='calls what is not before it'):
+    costs.cost_of(nested(2, called_by_first=[0]))
 
 
 def test_tensors_on_chip():

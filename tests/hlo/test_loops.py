@@ -76,6 +76,7 @@ def counting(start, end, direction='LT', step=1, opcode='add', inner=None):
     ((0, 12), 12), ((3, 12, 'LT', 2), 5), ((12, 12), 0), ((0, 12, 'LE'), 13),
     ((9, 0, 'GT', -3), 3), ((9, 0, 'GE', -3), 4), ((0, 12, 'NE', 4), 3),
     ((7, 12, 'EQ'), 0), ((12, 12, 'EQ'), 1), ((9, 0, 'LT', -3), 0),
+    ((12, 12, 'NE'), 0),
     ((3, 12, 'LT', 2, 'subtract'), None),  # 2 - counter: not a step.
     ((0, 12, 'NE', 5), None), ((12, 0, 'NE', 4), None),  # It never ends, or
     ((9, 12, 'LT', 2**32 - 1), None),  # only when it overflows.
@@ -122,6 +123,124 @@ def test_a_bound_on_trips_beside_another_condition():
   assert loops.runs_of(module)[1] == 1
 
 
+def in_a_fusion(module):
+  """The step, of a fusion with several results: 12 / 3 trips."""
+  called = module.computations.add(id=300, root_id=304)
+  whole(called, 301, 'parameter')
+  whole(called, 302, 3)
+  whole(called, 303, 'add', [301, 302])
+  state(called, 304, 'tuple', [302, 303])
+  body = module.computations[0]
+  del body.instructions[-2:]
+  state(body, 130, 'fusion', [104], called_computation_ids=[300])
+  whole(body, 106, 'get-tuple-element', [130], tuple_index=1)
+  state(body, 109, 'tuple', [106, 103])
+
+
+def condition_in_a_fusion(module):
+  called, condition = module.computations.add(id=300, root_id=303), (
+      module.computations[1])
+  for place in range(2):
+    whole(called, 301 + place, 'parameter', parameter_number=place)
+  add(called, 303, 'compare', [], element_type='PRED', operands=[302, 301],
+      comparison_direction='GT')
+  node = condition.instructions[3]
+  node.opcode = 'fusion'
+  node.called_computation_ids.append(300)
+
+
+def limit_that_is_a_product(module):
+  entry = module.computations[2]
+  del entry.instructions[-2:]
+  whole(entry, 96, 'multiply', [92, 92])
+  state(entry, 94, 'tuple', [93, 96])
+  state(entry, 95, 'while', [94], called_computation_ids=[100, 110])
+
+
+def compared(module, *changed):
+  """A condition that compares a product of these operands."""
+  condition = module.computations[1]
+  whole(condition, 130, 2)
+  whole(condition, 131, 'multiply', changed)
+  add(condition, 132, 'compare', [], element_type='PRED', operands=[131, 123],
+      comparison_direction='LT')
+  condition.root_id = 132
+
+
+def one_element(module, size):
+  module.computations[0].instructions[3].shape.dimensions.append(size)
+
+
+def tuple_in_a_tuple(module):
+  body = module.computations[0]
+  del body.instructions[-1]
+  state(body, 130, 'tuple', [106, 103])
+  state(body, 131, 'tuple', [103, 130])
+  state(body, 132, 'get-tuple-element', [131], tuple_index=1)
+  whole(body, 133, 'get-tuple-element', [132])
+  state(body, 109, 'tuple', [133, 103])
+
+
+def unknown_step(module):
+  module.computations[0].instructions[4].opcode = 'negate'
+
+
+def calls_itself(module):
+  """A fusion of a damaged module: its value is unknown."""
+  in_a_fusion(module)
+  called = module.computations[-1]
+  called.instructions[2].opcode = 'fusion'
+  called.instructions[2].called_computation_ids.append(300)
+
+
+def many_additions(module):
+  """The limit, after 5,000 of them, which are too many to follow by calls."""
+  entry = module.computations[2]
+  del entry.instructions[-2:]
+  for number in range(1000, 6000):
+    whole(entry, number, 'add', [number - 1 if number > 1000 else 91, 92])
+  state(entry, 94, 'tuple', [93, 5999])
+  state(entry, 95, 'while', [94], called_computation_ids=[100, 110])
+
+
+def many_conditions(module):
+  """Each is the one before, twice."""
+  condition = module.computations[1]
+  for number in range(130, 200):
+    add(condition, number, 'and', [], element_type='PRED',
+        operands=2 * [number - 1 if number > 130 else 124])
+  condition.root_id = 199
+
+
+@pytest.mark.parametrize('change, operands, trips', [
+    (in_a_fusion, (), 4), (condition_in_a_fusion, (), 12),
+    (limit_that_is_a_product, (), 144), (compared, (122, 130), 6),
+    (compared, (130, 122), 6), (compared, (122, 123), None),
+    (one_element, (1,), 12), (one_element, (2,), None),
+    (tuple_in_a_tuple, (), 12), (unknown_step, (), None),
+    (calls_itself, (), None), (many_additions, (), 60_000),
+    (many_conditions, (), None)])
+def test_trips_of_a_loop_that_computes(change, operands, trips):
+  module = counting(0, 12)
+  change(module, *operands)
+  runs, open_loops = loops.runs_of(module)
+  assert runs[100] == (trips or 1, trips is None)
+  assert open_loops == (trips is None)
+
+
+@pytest.mark.parametrize('limits, times', [((8, 8), 16), ((8, 9), 2)])
+def test_what_two_callers_pass_is_known_if_it_is_the_same(limits, times):
+  module = counting(0, 12)
+  loop = module.computations[2]  # It gets what it is compared with.
+  loop.id = 8
+  loop.instructions[1].opcode = 'parameter'
+  entry = module.computations.add(id=9, root_id=93)
+  for place, limit in enumerate(limits):
+    whole(entry, 90 + place, limit)
+    state(entry, 92 + place, 'call', [90 + place], called_computation_ids=[8])
+  assert loops.runs_of(module)[0][100] == (times, times == 2)
+
+
 def test_work_is_bounded_by_the_size_of_the_module():
   """Computations that call the next one twice, and tuples of tuples."""
   for levels, is_sound in ((40, True), (60, False), (2000, False)):
@@ -141,7 +260,7 @@ def test_work_is_bounded_by_the_size_of_the_module():
   computation = module.computations.add(id=1, root_id=61)
   for number in range(60):
     node = computation.instructions.add(
-        id=number, opcode='tuple', operand_ids=2 * [max(0, number - 1)])
+        id=number, opcode='tuple', operand_ids=2 * [number - 1] * (number > 0))
     node.shape.element_type = TUPLE
   for number in (60, 61):
     computation.instructions.add(

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import math
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 import numpy as np
 
+from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import protos, tiles
 
 # They move or rename values.
@@ -33,17 +34,42 @@ class Cost(NamedTuple):
   on_chip_bytes: int  # The kernel's own buffers and its tensors on chip.
 
 
+class _Computation(NamedTuple):
+  """What a computation does, each time it is called."""
+  flops: int  # With those of what it calls.
+  # Of each parameter, by its number, of which only parts are read; None: all.
+  bytes_read: dict[int, Optional[int]]
+  bytes_written: int  # Fewer than the result has if it is updated in place.
+  # (The parameter whose tensor the result is, bytes changed in place), if any.
+  origin: Optional[tuple[int, int]]
+
+
 def cost_of(kernel: protos.HloModuleProto) -> Cost:
-  """The cost of a kernel, as `tpu_compiler.kernels_of` splits it off."""
-  computations = protos.by_id(kernel.computations)
-  entry = computations[kernel.entry_computation_id]
+  """The cost of a kernel, as `tpu_compiler.kernels_of` splits it off.
+
+  Raises UserError if it refers to what it does not have before.
+  """
+  known: dict[int, _Computation] = {}
+  try:
+    for computation in kernel.computations:  # In order: callees first.
+      known[computation.id] = _summary(computation, known)
+    return _cost(kernel, known)
+  except LookupError as error:
+    raise UserError(f'HLO module {kernel.name!r}: an instruction takes or calls'
+                    f' what is not before it ({error}); the module is damaged'
+                    ) from error
+
+
+def _cost(kernel: protos.HloModuleProto,
+          known: dict[int, _Computation]) -> Cost:
+  entry = protos.by_id(kernel.computations)[kernel.entry_computation_id]
   nodes = protos.by_id(entry.instructions)
   root = nodes[entry.root_id]
   moved, in_hbm, on_chip = 0, 0, _scoped_bytes(root)
-  tensors = [
-      (nodes[operand].shape, _bytes_read(place, root, nodes, computations))
-      for place, operand in enumerate(root.operand_ids)]
-  tensors += [(root.shape, _bytes_written(root, computations))]
+  tensors = [(nodes[operand].shape, _bytes_read(place, root, nodes, known))
+             for place, operand in enumerate(root.operand_ids)]
+  tensors.append((root.shape, known[root.called_computation_ids[0]]
+                  .bytes_written if root.opcode == 'fusion' else None))
   for shape, count in tensors:
     parts = list(shape.tuple_shapes) or [shape]
     whole = sum(map(_bytes_of, parts))
@@ -53,7 +79,21 @@ def cost_of(kernel: protos.HloModuleProto) -> Cost:
     moved += count
     in_hbm += count * hbm // whole if whole else 0
     on_chip += whole - hbm
-  return Cost(_flops(entry, computations, {}), moved, in_hbm, on_chip)
+  return Cost(known[entry.id].flops, moved, in_hbm, on_chip)
+
+
+def _summary(computation, known: dict[int, _Computation]) -> _Computation:
+  nodes = protos.by_id(computation.instructions)
+  root, origins = nodes[computation.root_id], _origins(nodes, known)
+  results = root.operand_ids if root.opcode == 'tuple' else [root.id]
+  return _Computation(
+      sum(_flops_of(node, nodes, known) for node in nodes.values()),
+      {node.parameter_number: _bytes_used(
+          node.parameter_number, root, nodes, origins, known)
+       for node in nodes.values() if node.opcode == 'parameter'},
+      sum(origins.get(part, (0, 0))[1] or _bytes_of(nodes[part].shape)
+          for part in results),
+      origins.get(root.id))
 
 
 def _bytes_of(shape) -> int:
@@ -72,52 +112,45 @@ def _scoped_bytes(root) -> int:
     return 0
 
 
-def _bytes_read(place: int, node, nodes: dict, computations: dict):
+def _bytes_read(place: int, node, nodes: dict, known: dict) -> Optional[int]:
   """Of an operand of which only parts are read; None: all of it."""
   if place == 0 and node.opcode in _SLICES:
     return _bytes_of(node.shape)
   if place == 0 and node.opcode in _UPDATES:  # In place; a scatter adds up.
     return (_bytes_of(nodes[node.operand_ids[-1]].shape)
             if node.opcode == 'scatter' else 0)
-  if node.opcode != 'fusion' or not node.called_computation_ids:
+  if node.opcode != 'fusion':
     return None
-  called = computations[node.called_computation_ids[0]]
-  origins, same = _origins(called, computations), (place, 0)
-  body, total = protos.by_id(called.instructions), 0
-  for each in body.values():
-    for position, operand in enumerate(each.operand_ids):
-      if origins.get(operand) == same != origins.get(each.id):
-        count = _bytes_read(position, each, body, computations)
+  return known[node.called_computation_ids[0]].bytes_read.get(place, 0)
+
+
+def _bytes_used(parameter: int, root, nodes: dict, origins: dict,
+                known: dict) -> Optional[int]:
+  """The same of a parameter, by all that use it."""
+  same, total = (parameter, 0), 0
+  if origins.get(root.id) == same:
+    return None
+  for node in nodes.values():
+    for place, operand in enumerate(node.operand_ids):
+      if origins.get(operand) == same != origins.get(node.id):
+        count = _bytes_read(place, node, nodes, known)
         if count is None:
           return None
         total += count
-  return None if origins.get(called.root_id) == same else total
+  return total
 
 
-def _bytes_written(node, computations: dict):
-  """Of a result that is updated in place; None: all of it."""
-  if node.opcode != 'fusion' or not node.called_computation_ids:
-    return None
-  called = computations[node.called_computation_ids[0]]
-  body = protos.by_id(called.instructions)
-  origins, root = _origins(called, computations), body[called.root_id]
-  return sum(origins.get(part, (0, 0))[1] or _bytes_of(body[part].shape)
-             for part in (root.operand_ids if root.opcode == 'tuple'
-                          else [root.id]))
-
-
-def _origins(computation, computations: dict) -> dict[int, tuple[int, int]]:
+def _origins(nodes: dict, known: dict) -> dict[int, tuple[int, int]]:
   """Instructions -> (parameter whose tensor it is, bytes changed in place)."""
-  nodes, origins = protos.by_id(computation.instructions), {}
+  origins = {}
   for node in nodes.values():  # In order: users after what they use.
     place, new = 0, 0
     if node.opcode == 'parameter':
       origins[node.id] = node.parameter_number, 0
     elif node.opcode == 'custom-call' and not node.operand_ids:
       origins[node.id] = -1, 0  # Memory that nothing has filled.
-    elif node.opcode == 'fusion' and node.called_computation_ids:
-      inner = computations[node.called_computation_ids[0]]
-      place, new = _origins(inner, computations).get(inner.root_id, (None, 0))
+    elif node.opcode == 'fusion':
+      place, new = known[node.called_computation_ids[0]].origin or (None, 0)
     elif node.opcode in _UPDATES:
       new = _bytes_of(nodes[node.operand_ids[_UPDATES[node.opcode]]].shape)
     elif node.opcode not in ('bitcast', 'copy'):
@@ -128,19 +161,8 @@ def _origins(computation, computations: dict) -> dict[int, tuple[int, int]]:
   return origins
 
 
-def _flops(computation, computations: dict, known: dict) -> int:
-  """Of a computation with what its fusions call, each counted once."""
-  if computation.id not in known:
-    known[computation.id] = 0  # Ends a cycle.
-    nodes = protos.by_id(computation.instructions)
-    known[computation.id] = sum(
-        _flops_of(node, nodes, computations, known) for node in nodes.values())
-  return known[computation.id]
-
-
-def _flops_of(node, nodes: dict, computations: dict, known: dict) -> int:
-  of_called = [_flops(computations[called], computations, known)
-               for called in node.called_computation_ids]
+def _flops_of(node, nodes: dict, known: dict) -> int:
+  of_called = [known[called].flops for called in node.called_computation_ids]
   if node.opcode in _MOVES:  # Of a fusion what it calls counts.
     return sum(of_called)
   # A tuple's parts have equal sizes, one for each value that is reduced.

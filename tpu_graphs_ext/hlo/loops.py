@@ -23,6 +23,7 @@ _WHOLE = frozenset(map(protos.PrimitiveType.Value, (
 _TUPLE = protos.PrimitiveType.Value('TUPLE')
 _MOST_RUNS = 1 << 53  # Float64 counts no further.
 _MOST_NESTED = 3  # Fusions in fusions that are looked into.
+_MOST_STEPS = 8  # From a condition's root to a comparison.
 Value = Union[dict, list, None]
 
 
@@ -83,10 +84,7 @@ def _callers_first(entry: int, computations: dict) -> list[int]:
 
 def _agreed(first: Value, second: Value) -> Value:
   """What two callers pass, where it is the same."""
-  if first is second:
-    return first
-  if isinstance(first, list) and isinstance(second, list) and (
-      len(first) == len(second)):
+  if isinstance(first, list) and isinstance(second, list):
     return list(map(_agreed, first, second))
   return first if first == second else None
 
@@ -97,27 +95,22 @@ class _Values:
   def __init__(self, computations: dict, number: int, arguments: Value,
                nested: int = 0):
     self.computations = computations
-    self._computation = computations[number]
-    self.nodes = protos.by_id(self._computation.instructions)
+    computation = computations[number]
+    self.nodes = protos.by_id(computation.instructions)
+    self.root = self.nodes[computation.root_id]
     self._arguments = arguments or []
     self._nested = nested
     self._known: dict[int, Value] = {}
-
-  @property
-  def root(self):
-    """The instruction."""
-    return self.nodes[self._computation.root_id]
+    for node in self.nodes.values():  # In order: users after what they use.
+      self._known[node.id] = self._value(node)
 
   def of(self, number: int) -> Value:
     """The value of an instruction."""
-    if number not in self._known:
-      self._known[number] = None  # Ends a cycle.
-      self._known[number] = self._value(self.nodes[number])
     return self._known[number]
 
   def called(self, node) -> Optional[_Values]:
     """Those of the computation that a fusion or a call runs."""
-    if self._nested == _MOST_NESTED or not node.called_computation_ids:
+    if self._nested == _MOST_NESTED:
       return None
     return _Values(self.computations, node.called_computation_ids[0],
                    list(map(self.of, node.operand_ids)), self._nested + 1)
@@ -182,7 +175,7 @@ def _call(node, values: _Values) -> tuple[Optional[int], list]:
     return 1, [[argument] for argument in operands[1:]]
   initial = operands[0] if operands else None
   state = [{index: 1} for index in range(len(node.shape.tuple_shapes))]
-  if not isinstance(initial, list) or len(initial) != len(state):
+  if not isinstance(initial, list):
     initial = [None] * len(state)
   body, condition, *_ = [*(_Values(values.computations, called, [state]) for
                            called in node.called_computation_ids), None, None]
@@ -202,17 +195,18 @@ def _step(index: int, after: Value) -> Optional[int]:
   return (after.get(None, 0) + 2**31) % 2**32 - 2**31  # -1 may be unsigned.
 
 
-def _trips(node, values: _Values, initial: list, steps: list) -> Optional[int]:
+def _trips(node, values: _Values, initial: list, steps: list,
+           depth: int = 0) -> Optional[int]:
   """How often a condition holds, one trip after the other."""
-  if node.opcode in _FORWARDS:
-    return _trips(values.nodes[node.operand_ids[0]], values, initial, steps)
+  if depth == _MOST_STEPS:
+    return None
   if node.opcode in ('fusion', 'call'):
     inner = values.called(node)
-    return inner and _trips(inner.root, inner, initial, steps)
-  if node.opcode == 'and':
-    both = [_trips(values.nodes[operand], values, initial, steps)
-            for operand in node.operand_ids]
-    return None if None in both else min(both)
+    return inner and _trips(inner.root, inner, initial, steps, depth + 1)
+  if node.opcode in _FORWARDS or node.opcode == 'and':  # All must hold.
+    every = [_trips(values.nodes[operand], values, initial, steps, depth + 1)
+             for operand in node.operand_ids]
+    return None if None in every else min(every, default=None)
   if node.opcode != 'compare':
     return None
   difference = _combined('subtract', *map(values.of, node.operand_ids))

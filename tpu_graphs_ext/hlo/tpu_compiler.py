@@ -197,9 +197,6 @@ def kernels_of(module: protos.HloModuleProto) -> CompiledProgram:
   except LookupError as error:
     raise UserError(f'HLO module {module.name!r} refers to {error}, which it '
                     'does not have; it is incomplete or damaged') from error
-  except RecursionError as error:
-    raise UserError(f'HLO module {module.name!r} forwards values through too '
-                    'many instructions; it is damaged') from error
 
 
 def _split(module) -> CompiledProgram:
