@@ -98,6 +98,8 @@ VALUES = [
      'row 1, 139 is nan; values must be finite (1 of 560 break this)'),
     ('config_runtime', slice(1, 3), 0,
      'row 1 is 0; times in ns must be positive (2 of 5 break this)'),
+    ('config_runtime_normalizers', slice(None), 0,
+     'row 0 is 0; times in ns must be positive (5 of 5 break this)'),
 ]
 
 

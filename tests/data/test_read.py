@@ -65,6 +65,20 @@ def test_damaged_files_are_named(folder, tmp_path, cache_dir):
     read.read_kernels(folder)
 
 
+@pytest.mark.parametrize('dtype, is_read', [
+    ('float16', True), ('float64', False), ('int32', False)])
+def test_which_types_of_features_are_read(folder, tmp_path, dtype, is_read):
+  arrays = tiny_kernels.diamond().stored()
+  np.savez(tmp_path / 'valid' / 'diamond_0.npz', **{
+      **arrays, 'config_feat': arrays['config_feat'].astype(dtype)})
+  if is_read:
+    read.read_kernels(folder)
+    return
+  with pytest.raises(UserError, match=(
+      rf'diamond_0\.npz: config_feat has dtype {dtype}; it must be float32')):
+    read.read_kernels(folder)
+
+
 def test_dataset(data_root):
   dataset = read.read_dataset(str(data_root), min_train_configs=10)
   # The second kernel of each split has 3 configurations; only train drops it.
