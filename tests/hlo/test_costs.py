@@ -50,6 +50,32 @@ def test_taps_beside_the_image_are_not_counted():
   assert costs.cost_of(module).flops == 8 * 2 * 64 * 256 * 512
 
 
+def test_taps_on_padding_are_not_counted():
+  """Of 5 rows: 3 taps, of which the first and the last row have 2."""
+  for stride, pairs in (1, 2 + 3 + 3 + 3 + 2), (2, 2 + 3 + 2):
+    module = product(64, 256, 512)
+    image, _, root = module.computations[0].instructions
+    image.shape.dimensions.insert(2, 5)
+    root.shape.dimensions.insert(2, -(-5 // stride))
+    numbers = root.convolution_dimension_numbers
+    numbers.input_spatial_dimensions.append(2)
+    numbers.output_spatial_dimensions.append(2)
+    root.window.dimensions.add(size=3, stride=stride, padding_low=1,
+                               padding_high=1)
+    assert costs.cost_of(module).flops == pairs * 2 * 64 * 256 * 512
+
+
+def test_a_dot():
+  module = elementwise([8, 64, 256], opcode='dot')
+  entry = module.computations[0]
+  add(entry, 9, 'parameter', [8, 256, 512], parameter_number=1)
+  root = entry.instructions[1]
+  root.operand_ids.append(9)
+  root.shape.dimensions[:] = [8, 64, 512]
+  root.dot_dimension_numbers.lhs_contracting_dimensions.append(2)
+  assert costs.cost_of(module).flops == 8 * 2 * 64 * 256 * 512
+
+
 def test_reductions():
   module = elementwise([32, 256], opcode='reduce')
   del module.computations[0].instructions[1].shape.dimensions[1:]
