@@ -158,9 +158,14 @@ def test_links_in_a_hand_in_are_not_followed(run, tmp_path, place, target):
 
 
 def test_when_the_time_is_up_everything_that_was_started_ends(run, tmp_path):
-  with pytest.raises(UserError, match='more time than --time_limit allows'):
-    run(DAEMON.replace('os.setsid()', 'pass') + 'time.sleep(3600)', minutes=.04)
-  assert_still(tmp_path / 'sandbox' / 'place' / 'alive')
+  alive = tmp_path / 'sandbox' / 'place' / 'alive'
+  for minutes in .04, .2, 1:  # A busy machine starts it later.
+    with pytest.raises(UserError, match='more time than --time_limit allows'):
+      run(DAEMON.replace('os.setsid()', 'pass') + 'time.sleep(3600)',
+          minutes=minutes)
+    if alive.exists():
+      break
+  assert_still(alive)
 
 
 def test_an_answer_that_was_damaged(tmp_path):
