@@ -54,7 +54,11 @@ FAULTS = [
     ({**MODEL, 'settings': {'lr': {'min': 1, 'max': 2}}}, 'only a "search" '),
     ({**SEARCH, 'settings': {'lr': {'min': 0, 'max': 1, 'log': True}}},
      'settings.lr: min must be below max and, where log is true, above 0'),
-    ({**MODEL, 'seeds': ['1']}, 'seeds must be a list of whole numbers'),
+    ({**SEARCH, 'settings': {'lr': {'min': 1, 'max': 1}}}, 'min must be below'),
+    *(({**MODEL, 'seeds': [0, seed]}, 'seeds must be a list of whole numbers')
+      for seed in ('1', True, -1, 2**32)),
+    *(({**MODEL, 'prune': prune}, 'prune: min_epochs must be at least 1 and')
+      for prune in ({'min_epochs': 0}, {'factor': 1})),
     ({**MODEL, 'data_root': ''}, 'data_root is empty'),
     ({**MODEL, 'goal': 'top_5'}, 'goal must be one of opa, top1, top5, top10'),
     ({**MODEL, 'search': {'method': 'bayes'}}, 'configurations must be at'),
@@ -79,7 +83,7 @@ def test_what_a_search_draws(tmp_path):
   parsed = read(tmp_path, {
       'search': {'method': 'random', 'configurations': 7}, 'prune': True,
       'models': ['MLP', {'model': 'MLP', 'kwargs': {'hidden_dim': [[8], 16]}}],
-      'kwargs': {'hidden_dim': {'min': 1, 'max': 9}}, 'settings': {
+      'kwargs': {'hidden_dim': {'min': 0, 'max': 9}}, 'settings': {
           'lr': {'min': 0.5, 'max': 9, 'log': True}, 'epochs': 7}})
   assert parsed.prune == grid.Prune() and parsed.num_trials == 7
   # A search that draws for other seeds is another one.
@@ -98,7 +102,7 @@ def test_what_a_search_draws(tmp_path):
   lr = second.distributions['models[1].settings.lr']
   assert (lr.low, lr.high, lr.log) == (0.5, 9, True)
   assert first.distributions['models[0].kwargs.hidden_dim'] == (
-      optuna.distributions.IntDistribution(1, 9))
+      optuna.distributions.IntDistribution(0, 9))
 
 
 MODELS = '''
