@@ -1,6 +1,7 @@
 """What files hold, by their content."""
 
 import sys
+import time
 
 import pytest
 
@@ -20,6 +21,7 @@ from tpu_graphs_ext.hlo import (
 MLIR = b'''module attributes {mhlo.num_partitions = 4 : i32} {
   func.func @main(%x: tensor<8xf32>) { return %x : tensor<8xf32> } }'''
 TEXT = b'''// dumped
+/* by **XLA** */ /**/
 HloModule jit_f, replica_count=2, num_partitions=4
 ENTRY e { ROOT p = f32[8] parameter(0) }'''
 
@@ -39,6 +41,16 @@ def test_mlir_says_for_how_many_devices_it_is():
   bytecode = b'ML\xefR\rStableHLO_v1.0.0' + 30 * b'\1'
   exported = b'head' + len(bytecode).to_bytes(4, 'little') + bytecode + b'end'
   assert programs.read('a', exported).content == bytecode
+
+
+@pytest.mark.parametrize('text', [
+    b'/* ** a */\n' * 20_000 + b'int main() {}', b'func(' * 50_000,
+    b'// a\n' * 50_000 + b'Hlo'])
+def test_long_text_that_is_no_program_is_refused_at_once(text):
+  start = time.process_time()
+  with pytest.raises(UserError, match='is text that begins with'):
+    programs.read('a.c', text)
+  assert time.process_time() - start < 2
 
 
 def test_text_is_converted_in_another_process(monkeypatch):

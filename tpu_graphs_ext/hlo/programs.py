@@ -15,8 +15,10 @@ from tpu_graphs_ext.hlo import protos, subprocesses
 
 _BYTECODE = b'ML\xefR'  # Of MLIR.
 _EXPORTED = _BYTECODE + b'\rStableHLO_v'  # Within a file of `jax.export`.
-_HLO_TEXT = re.compile(rb'(?:\s|//[^\n]*\n|/\*.*?\*/)*HloModule\s', re.DOTALL)
-_MLIR_TEXT = re.compile(rb'"?func(?:\.func)?"?[\s(](?=.*tensor<)', re.DOTALL)
+# No pattern may match in two ways or look far ahead: other files are long.
+_HLO_TEXT = re.compile(
+    rb'(?:\s|//[^\n]*\n|/\*(?:[^*]|\*(?!/))*\*/)*HloModule\s')
+_MLIR_FUNCTION = re.compile(rb'"?func(?:\.func)?"?[\s(]')
 _OTHER_KINDS = {b'PK\x03\x04': 'a zip archive', b'\x7fELF': 'a binary of ELF',
                 b'\x93NUMPY': 'an array of NumPy', b'BZh': 'packed by bzip2',
                 b'\x28\xb5\x2f\xfd': 'packed by Zstandard',
@@ -50,7 +52,9 @@ def read(name: str, content: bytes, jax_python: str = '') -> Program:
   if start > 3:  # The size is before it.
     content = content[start:start + int.from_bytes(
         content[start - 4:start], 'little')]
-  if content.startswith(_BYTECODE) or _MLIR_TEXT.search(content):
+  function = _MLIR_FUNCTION.search(content)
+  if content.startswith(_BYTECODE) or (
+      function and content.find(b'tensor<', function.end()) > 0):
     if content.startswith(_BYTECODE) and (
         b'sdy' in content or b'mhlo.sharding' in content):
       content = _by_jaxlib(name, 'sharded StableHLO bytecode', content,
@@ -104,8 +108,8 @@ def _devices(module) -> tuple[int, int]:
   if assigned.computation_count:
     return max(1, assigned.replica_count), assigned.computation_count
   replicas, partitions = 1, 1
-  for mesh in re.findall(r'mesh<\[(.*?)\]', module.frontend_attributes.map.get(
-      'xla.sdy.meshes', '')):
+  meshes = module.frontend_attributes.map.get('xla.sdy.meshes', '')
+  for mesh in re.findall(r'mesh<\[([^[\]]*)\]', meshes):
     partitions = max(partitions, math.prod(map(int, re.findall(
         r'=\s*(\d+)', mesh))))
   for node in protos.nodes(module):
