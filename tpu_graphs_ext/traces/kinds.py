@@ -50,7 +50,7 @@ _ARITHMETIC = [(arithmetic, re.compile(pattern)) for arithmetic, pattern in (
     ('tf32', r'(?i)tf32|tfloat32|s1688|nvjet_sm\d+_s|xf32'),
     ('double', r'(?i)dgemm|double|f64|_DB_'))]
 
-_FAMILY = re.compile(r'.*?(?=\d+x\d)|[^<]*<(?:\d+, )*|.*', re.DOTALL)
+_FAMILY = re.compile(r'.*?(?=\d{1,9}x\d)|[^<]*<(?:\d+, )*|.*', re.DOTALL)
 
 
 @functools.lru_cache(maxsize=100_000)
