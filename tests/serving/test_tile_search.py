@@ -287,9 +287,10 @@ def test_typos_are_named_at_once(tmp_path, monkeypatch, capsys):
       (['layer:dense'], "there is no module 'layer'"),
       (['layers.py:dense', '--shapes', 'f32[3'], 'cannot be read; write'),
       (['layers.py:dense', '--tpu', 'v9'], "'v9' is not a TPU generation"),
+      (['layers.py', '--blocks', 'usual'], 'layers.py: names no function; na'),
       (['layers.py:dense', '--dir', 'none'], 'no such model folder')):
     for verb in ('rank', 'kernels'):
-      if verb == 'rank' or '--dir' not in arguments:
+      if verb == 'rank' or not {'--dir', '--blocks'} & {*arguments}:
         assert cli.main([verb, *arguments]) == 1
         assert rule in capsys.readouterr().err
 

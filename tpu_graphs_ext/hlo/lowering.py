@@ -69,6 +69,9 @@ def require_names(target: str, arguments: str, jax_python: str = '') -> None:
   if not is_name(arguments):
     parse_shapes(arguments)
   module, _, name = target.rpartition(':')
+  if not module:
+    raise UserError(f'{target}: names no function; name one as module:function '
+                    'or file.py:function')
   is_file = module.endswith('.py')
   path = os.path.expanduser(
       module if is_file else module.replace('.', os.sep) + '.py')
