@@ -1,5 +1,6 @@
 """FLOPs and bytes of kernels, by hand."""
 
+import itertools
 import json
 
 import pytest
@@ -63,6 +64,25 @@ def test_taps_on_padding_are_not_counted():
     root.window.dimensions.add(size=3, stride=stride, padding_low=1,
                                padding_high=1)
     assert costs.cost_of(module).flops == pairs * 2 * 64 * 256 * 512
+
+
+@pytest.mark.parametrize('stride, base, window, padding', itertools.product(
+    (1, 2, 3), (1, 2, 4), (1, 3), (-1, 0, 5)))
+def test_taps_of_dilated_images_and_windows(stride, base, window, padding):
+  """5 elements, 7 outputs, 4 taps."""
+  module = product(1, 1, 1)
+  image, _, root = module.computations[0].instructions
+  image.shape.dimensions.append(5)
+  root.shape.dimensions.append(7)
+  numbers = root.convolution_dimension_numbers
+  numbers.input_spatial_dimensions.append(2)
+  numbers.output_spatial_dimensions.append(2)
+  root.window.dimensions.add(size=4, stride=stride, base_dilation=base,
+                             window_dilation=window, padding_low=padding)
+  places = [output * stride + tap * window - padding
+            for output in range(7) for tap in range(4)]
+  assert costs.cost_of(module).flops == 2 * sum(
+      place in range(0, 4 * base + 1, base) for place in places)
 
 
 def test_a_dot():

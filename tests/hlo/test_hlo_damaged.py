@@ -8,9 +8,17 @@ import numpy as np
 import pytest
 from hypothesis import strategies
 
-from support import damage, tiny_tuning
+from support import damage, hostile_modules, tiny_loops, tiny_tuning
+from support.tiny_hlo import convolution, elementwise, product, tiled
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.hlo import features, protos, tuning
+from tpu_graphs_ext.hlo import (
+  features,
+  kernel_sources,
+  programs,
+  protos,
+  tuning,
+)
+from tpu_graphs_ext.serving import compiler_report
 
 NUMBERS = strategies.integers(-2 ** 63, 2 ** 63 - 1) | strategies.integers(
     -2, 12)
@@ -58,6 +66,73 @@ def test_any_module(module):
 @hypothesis.given(modules())
 def test_many_modules(module):
   featurized(module)
+
+
+def looping():
+  """A program with a loop, around a fused convolution."""
+  module = tiny_loops.counting(0, 12, inner=(3, 'LT'))
+  for computation in convolution().computations:
+    inner = module.computations.add()
+    inner.CopyFrom(computation)
+    inner.id += 5000
+    for node in inner.instructions:
+      node.called_computation_ids[:] = [
+          number + 5000 for number in node.called_computation_ids]
+  module.computations[0].instructions[-1].opcode = 'call'
+  module.computations[0].instructions[-1].called_computation_ids.append(5002)
+  return module
+
+
+def reducing():
+  module = elementwise([32, 256], opcode='reduce-window')
+  for size in 3, 300:
+    module.computations[0].instructions[1].window.dimensions.add(size=size)
+  return module
+
+
+PROGRAMS = (
+    looping, convolution, reducing, lambda: product(64, 256, 512),
+    lambda: tiled([64, 256], [8, 2], 100))
+
+
+@pytest.mark.parametrize('rounds', [
+    60, pytest.param(2000, marks=pytest.mark.survive)])
+@pytest.mark.parametrize('program', range(len(PROGRAMS)))
+def test_damaged_programs_give_one_error_or_a_report(program, rounds):
+  """As `kernels` reports a file with an optimised program."""
+  sound = PROGRAMS[program]()
+  for seed in range(rounds):
+    module = hostile_modules.changed(sound, np.random.default_rng(seed))
+    with damage.within_limits(seed):
+      reported(module)
+
+
+def reported(module) -> str:
+  """The report, or the error."""
+  source = kernel_sources.Source('f', [], [], [], 'v5e', programs.Program(
+      b'', 'hlo', optimized=module))
+  try:
+    return compiler_report.report_of(kernel_sources.compiled(source)).text()
+  except UserError as error:
+    return str(error)
+
+
+def test_what_damage_has_broken():
+  module = product(64, 256, 512)
+  root = module.computations[0].instructions[-1]
+  root.window.dimensions.add(size=2**62)
+  root.convolution_dimension_numbers.input_spatial_dimensions.append(0)
+  root.convolution_dimension_numbers.output_spatial_dimensions.append(0)
+  assert 'has 4,611,686,018,427,387,904 taps; at most' in reported(module)
+  del root.operand_ids[:]
+  assert 'takes or calls what is not before it' in reported(module)
+  module = tiny_loops.counting(0, 12)  # A comparison of one number.
+  del module.computations[1].instructions[3].operand_ids[1:]
+  assert 'refers to' in reported(module)
+  module = tiled([64, 256], [8, 2], 100)
+  root = module.computations[0].instructions[-1]
+  root.backend_config = root.backend_config.replace(b'8', b'1 0', 1)
+  assert '1 kernel' in reported(module)
 
 
 def test_hundreds_of_thousands_of_dimensions():

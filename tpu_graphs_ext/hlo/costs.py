@@ -22,6 +22,7 @@ _MOVES = frozenset({
     'fusion', 'gather', 'get-tuple-element', 'iota', 'opt-barrier', 'pad',
     'parameter', 'reshape', 'reverse', 'slice', 'transpose', 'tuple'})
 _SLICES = frozenset({'slice', 'dynamic-slice', 'gather'})
+_MOST_TAPS = 1 << 20
 # They change their first operand in place -> the operand with what is new.
 _UPDATES = {'dynamic-update-slice': 1, 'scatter': -1}
 
@@ -173,7 +174,7 @@ def _flops_of(node, nodes: dict, known: dict) -> int:
     contracted = node.dot_dimension_numbers.lhs_contracting_dimensions
     return 2 * results * math.prod(operands[0][dim] for dim in contracted)
   if node.opcode == 'convolution':
-    return _convolution(node, *operands[:2])
+    return _convolution(node, operands[0], operands[1])
   each = of_called[0] if len(of_called) == 1 else 1  # A reducer's.
   if node.opcode == 'scatter':
     return math.prod(operands[-1]) * each
@@ -194,19 +195,34 @@ def _convolution(node, image, taps) -> int:
   """Twice the pairs of an element of the output and a tap on the image."""
   numbers = node.convolution_dimension_numbers
   output = node.shape.dimensions
-  pairs = 1
-  for dim, place, place_out in zip(
-      node.window.dimensions, numbers.input_spatial_dimensions,
-      numbers.output_spatial_dimensions):
-    size, base = image[place], max(1, dim.base_dilation)
-    starts = np.arange(output[place_out]) * dim.stride - dim.padding_low
-    count = 0
-    for tap in range(dim.size):
-      at = starts + tap * max(1, dim.window_dilation)
-      count += int(((at >= 0) & (at < (size - 1) * base + 1)
-                    & (at % base == 0)).sum())
-    pairs *= count
+  pairs = math.prod(
+      _pairs(window, image[place], output[place_out])
+      for window, place, place_out in zip(
+          node.window.dimensions, numbers.input_spatial_dimensions,
+          numbers.output_spatial_dimensions))
   return 2 * pairs * math.prod(
       (output[numbers.output_batch_dimension],
        output[numbers.output_feature_dimension],
        taps[numbers.kernel_input_feature_dimension]))
+
+
+def _pairs(window, size: int, outputs: int) -> int:
+  """Of outputs and taps on the image, along a dimension.
+
+  Output o has tap t at o * stride - padding + t * window dilation, which is on
+  the image if it is from 0 to the last and a multiple of the base dilation.
+  """
+  if not 0 <= window.size <= _MOST_TAPS:
+    raise UserError(f'a window has {window.size:,} taps; at most '
+                    f'{_MOST_TAPS:,} are counted')
+  stride, base = max(1, window.stride), max(1, window.base_dilation)
+  at = (np.arange(window.size) * max(1, window.window_dilation)
+        - window.padding_low)  # Of output 0.
+  first = np.maximum(0, -(at // stride))
+  last = np.minimum(outputs - 1, ((size - 1) * base - at) // stride)
+  # Of the outputs in a row every `period`th one, from `start` on, has a tap.
+  shared = math.gcd(stride, base)
+  period = base // shared
+  start = -at // shared * pow(stride // shared, -1, period) % period
+  count = (last - start) // period - (first - 1 - start) // period
+  return int(count[(at % shared == 0) & (last >= first)].sum())

@@ -143,7 +143,7 @@ class _Values:
       inner = self.called(node)
       return inner and inner.of(inner.root.id)
     if node.opcode in ('add', 'subtract', 'multiply'):
-      return _combined(node.opcode, *map(self.of, operands))
+      return _combined(node.opcode, *map(self.of, (operands[0], operands[1])))
     return None
 
 
@@ -209,7 +209,8 @@ def _trips(node, values: _Values, initial: list, steps: list,
     return None if None in every else min(every, default=None)
   if node.opcode != 'compare':
     return None
-  difference = _combined('subtract', *map(values.of, node.operand_ids))
+  first, second = node.operand_ids[0], node.operand_ids[1]
+  difference = _combined('subtract', values.of(first), values.of(second))
   if difference is None:
     return None
   start, step = difference.get(None, 0), 0

@@ -175,16 +175,14 @@ def stored_tensors(kernel: protos.HloModuleProto) -> list[tiles.Stored]:
 def window_of(node: protos.HloInstructionProto) -> Optional[Window]:
   """The compiler's tile of an instruction; None if it noted none."""
   try:
-    window = json.loads(node.backend_config).get('window_config')
-  except (ValueError, AttributeError):  # No JSON, or not an object.
-    window = None
-  if not window:
-    return None
-  cycles = int(window.get('estimated_cycles', 0))
-  return Window(
-      tuple(map(int, window.get('output_window_bounds', ()))),
-      tuple(map(int, window.get('kernel_window_bounds', ()))),
-      cycles if 0 < cycles < INFEASIBLE_CYCLES else None)
+    window = json.loads(node.backend_config).get('window_config') or {}
+    cycles = int(window.get('estimated_cycles', 0))
+    return Window(
+        tuple(map(int, window.get('output_window_bounds', ()))),
+        tuple(map(int, window.get('kernel_window_bounds', ()))),
+        cycles if 0 < cycles < INFEASIBLE_CYCLES else None) if window else None
+  except (ValueError, TypeError, AttributeError, OverflowError):
+    return None  # No JSON, or of another form.
 
 
 def kernels_of(module: protos.HloModuleProto) -> CompiledProgram:
