@@ -83,3 +83,14 @@ def test_a_graph_without_nodes():
     explained(empty, kernel.config_feat[0])
 
 
+def test_a_dimension_beyond_any_memory():
+  """Listing its bounds would take all memory."""
+  for size, is_taken in (2**37, True), (2**62, False):
+    kernel = kernel_of(elementwise([size, 256]), [[1, 1]])
+    if is_taken:
+      explained(kernel, kernel.config_feat[0])
+      continue
+    with pytest.raises(UserError, match=r'net_0: .* dimension of 4.612e\+18 e'):
+      explained(kernel, kernel.config_feat[0])
+
+

@@ -25,6 +25,9 @@ from tpu_graphs_ext.hlo.tiles import LANES, SUBLANES, Stored, physical_dims
 
 INPUT, OUTPUT = 2, 3  # Kinds of streams, besides those of a product.
 _WIDTH, _DIMS = len(schema.NODE_FEATURES), schema.MAX_DIMS
+_SIZES = slice(schema.NODE_GROUPS['shape_dimensions'].start,
+               schema.NODE_GROUPS['shape_dimensions'].start + _DIMS)
+_MOST_ELEMENTS = 192 << 30  # Of a byte, in the largest memory of a TPU.
 
 
 class Loops:
@@ -176,10 +179,16 @@ def loops_of(kernels: Sequence[Kernel],
              machine: Machine = MACHINES[DEFAULT_TPU]) -> list[Loops]:
   """The loop nest of each kernel; columns that it lacks count as 0.
 
-  Raises UserError for a kernel without nodes, or with edges to others.
+  Raises UserError for a kernel without nodes, with edges to others, or with a
+  dimension of more elements than any memory has.
   """
-  first, edges = 0, []
+  first, edges, features = 0, [], []
   for kernel in kernels:
+    features.append(_widened(kernel.node_feat, _WIDTH))
+    if (size := features[-1][:, _SIZES].max(initial=0)) > _MOST_ELEMENTS:
+      raise UserError(
+          f'{kernel.tile_id}: a tensor has a dimension of {size:.4g} elements; '
+          f'it must have at most {_MOST_ELEMENTS:,}')
     edge = kernel.edge_index.reshape(-1, 2)
     if not kernel.num_nodes or (
         edge.size and not 0 <= edge.min() <= edge.max() < kernel.num_nodes):
@@ -192,7 +201,7 @@ def loops_of(kernels: Sequence[Kernel],
     return []
   import tensorflow as tf
   arrays = (
-      np.concatenate([_widened(k.node_feat, _WIDTH) for k in kernels]),
+      np.concatenate(features),
       np.concatenate([k.node_opcode for k in kernels]).astype(np.int32),
       np.concatenate(edges).astype(np.int32),
       np.array([k.num_nodes for k in kernels], np.int32))
