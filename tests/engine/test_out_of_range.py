@@ -85,6 +85,17 @@ def test_opcodes_that_no_kernel_of_training_had(stats, caplog):
       '  opcode number 255 (unseen in training) in a_0']
 
 
+@pytest.mark.parametrize('bounds, shown', [
+    ([(66, 1, 8), (-4, 1, 8)], '-4'), ([(70, 1, 8), (-4, 1, 8)], '70'),
+    ([(66, -4, 8)], '-4'), ([(70, -4, 8)], '70')])
+def test_the_value_farthest_from_its_range_is_shown(
+    stats, caplog, bounds, shown):
+  """Of 1 to 64, above it or below it, in one kernel or among several."""
+  warn(stats, [kernel_of(f'a_{number}', bound=bound)
+               for number, bound in enumerate(bounds)])
+  assert f'  kernel_bounds_0 is {shown} (1 to 64 in training)' in caplog.text
+
+
 def test_one_line_a_column_names_kernels(stats, caplog):
   kernels = [kernel_of('a_0', u8=(0, 0, 0, 1), size=(2048, 0, 0, 0)),
              kernel_of('b_0', size=(4816896, 1, 2, 2049)),

@@ -20,6 +20,19 @@ def test_what_was_written_is_read(tmp_path_factory, best):
       'tile:xla:' + name: indices for name, indices in best.items()}
 
 
+def test_only_ids_that_need_it_are_quoted(tmp_path):
+  path = tmp_path / 'a.csv'
+  predictions_csv.write(str(path), {'a_1': [1, 0], 'a,"b"': [2]})
+  assert path.read_text() == 'ID,TopConfigs\na_1,1;0\n"a,""b""",2'
+
+
+@pytest.mark.parametrize('places, is_order', [
+    ([2, 0, 1], True), ([2, 0], True), ([2, 0, 1, 0, 0], True), ([3, 0], False),
+    ([-1, 0], False), ([1, 1], False), ([2, 0, 1, 1], False)])
+def test_orders_of_three_configurations(places, is_order):
+  assert predictions_csv.is_order(places, 3) == is_order
+
+
 def test_bad_csv(tmp_path):
   path = tmp_path / 'a.csv'
   for content, message in (
