@@ -66,8 +66,8 @@ def test_taps_on_padding_are_not_counted():
     assert costs.cost_of(module).flops == pairs * 2 * 64 * 256 * 512
 
 
-@pytest.mark.parametrize('stride, base, window, padding', itertools.product(
-    (1, 2, 3), (1, 2, 4), (1, 3), (-1, 0, 5)))
+@pytest.mark.parametrize('stride, base, window, padding', [*itertools.product(
+    (1, 2, 3), (1, 2, 4), (1, 3), (-1, 0, 5))])
 def test_taps_of_dilated_images_and_windows(stride, base, window, padding):
   """5 elements, 7 outputs, 4 taps."""
   module = product(1, 1, 1)
