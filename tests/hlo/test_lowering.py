@@ -24,6 +24,20 @@ def signed(x):
 def of_any_batch(x):
   return x
 
+class Module(tf.Module):
+  def __init__(self):
+    self.w = tf.Variable(tf.ones([16, 8]))
+
+  @tf.function(input_signature=[tf.TensorSpec([4, 16])])
+  def __call__(self, x):
+    return x @ self.w
+
+module = Module()
+
+def printing(x):
+  tf.print(x)
+  return x
+
 def fails(x):
   raise KeyError('no such layer')
 
@@ -114,6 +128,8 @@ def test_functions_of_modules_and_files(module_name):
   for shapes in '', 'argument':
     signed = nodes(lowered(f'{module_name}:signed', shapes))['parameter']
     assert list(signed.shape.dimensions) == [8, 16]
+  assert list(nodes(lowered(f'{module_name}:module'))[
+      'dot'].shape.dimensions) == [4, 8]
   model = tf.keras.Sequential([tf.keras.layers.Input([8], batch_size=4),
                                tf.keras.layers.Dense(2)])
   assert list(nodes(protos.as_module(lowering.lower(model, ())))[
@@ -127,6 +143,7 @@ def test_functions_of_modules_and_files(module_name):
     ('{}:fails', 'f32[3]', r'XLA cannot compile it for the arguments '
      r"TensorSpec\(shape=\(3,\),.* \(KeyError: KeyError: 'no such layer'\)"),
     ('{}:silent', 'f32[3]', r'\(ValueError: ValueError'),
+    ('{}:printing', 'f32[3]', r'unsupported operations.*as tf\.print, leave'),
     ('{}:dense', '', 'arguments .none; give --shapes'),
     ('{}:of_any_batch', '', r'^\w+:of_any_batch: an argument has the shape '
      r'\(None, 16\), but a TPU compiles for whole sizes'),

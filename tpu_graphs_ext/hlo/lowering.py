@@ -165,7 +165,9 @@ def lower(function: Any, arguments: tuple, name: str = '') -> bytes:
       raise UserError(f'{name}: {error}') from error
     shown = ', '.join(str(argument)[:60] for argument in arguments[:6])
     hint = ('; a callback such as jax.pure_callback or io_callback leaves the '
-            'TPU: take it out' if 'lowering platform' in str(error) else '')
+            'TPU: take it out' if 'lowering platform' in str(error) else
+            '; what runs beside the TPU, such as tf.print, leave out'
+            if 'unsupported operations' in str(error) else '')
     raise UserError(
         f'{name}: {"JAX" if of_jax else "XLA"} cannot compile it for the '
         f'arguments {shown or "(none; give --shapes)"} '
@@ -173,8 +175,10 @@ def lower(function: Any, arguments: tuple, name: str = '') -> bytes:
 
 
 def _signature(function) -> tuple:
-  """The arguments that a `tf.function` or a Keras model declares."""
+  """What a `tf.function`, a `tf.Module` with one or a Keras model declares."""
   declared = getattr(function, 'input_signature', None)
+  if declared is None and callable(function):
+    declared = getattr(function.__call__, 'input_signature', None)
   if declared is None and hasattr(function, 'get_config'):
     import tensorflow as tf
     declared = [tf.TensorSpec(each.shape, each.dtype)
