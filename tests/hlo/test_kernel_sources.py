@@ -243,6 +243,9 @@ def test_functions_and_what_the_compiler_wrote(tmp_path):
   path.write_bytes(optimized)
   again = kernel_sources.read_source(str(path))
   assert not again.notes and again.kernels[0].cycles == compiled_kernel.cycles
+  tf.saved_model.save(tf.Module(), str(tmp_path / 'saved'), signatures=(
+      tf.function(tf.tanh, input_signature=[tf.TensorSpec([256, 512])])))
+  assert len(kernel_sources.read_source(tmp_path / 'saved').kernels) == 1
   assert kernel_sources.read_source(
       lambda x: tf.tanh(x), tf.TensorSpec([256, 512]), 'v5e').notes[0] == (
           'compiled for a TPU v5e by libtpu')

@@ -138,6 +138,38 @@ def test_functions_of_modules_and_files(module_name):
       'add'].shape.dimensions) == [4, 8]
 
 
+class Served(tf.Module):
+  """Serves x w + b, with x, which it declares first, of any rows."""
+
+  def __init__(self):
+    self.w = tf.Variable(tf.ones([16, 8]))
+
+  @tf.function(input_signature=[tf.TensorSpec([None, 16], name='x'),
+                                tf.TensorSpec([8], name='b')])
+  def serve(self, x, b):
+    return {'y': x @ self.w + b}
+
+
+def test_what_a_saved_model_serves(tmp_path):
+  folder, model = str(tmp_path / 'saved'), Served()
+  tf.saved_model.save(model, folder, signatures=model.serve)
+  for target in folder, f'{folder}/saved_model.pb':
+    dot = nodes(lowered(target, 'f32[8] f32[4,16]'))['dot']
+    assert list(dot.shape.dimensions) == [4, 8]
+  for shapes, rule in (('', r'saved: an argument has the shape \(None, 16\)'),
+                       ('f32[8]', 'takes 2 inputs, b, x, in this order; --sha'),
+                       ('arguments', '--shapes=arguments: cannot be read')):
+    with pytest.raises(UserError, match=rule):
+      lowered(folder, shapes)
+  tf.saved_model.save(model, folder, signatures={'other': model.serve})
+  with pytest.raises(UserError, match='without the signature serving_default; '
+                     r'it has other\. Name a function'):
+    lowered(folder)
+  (tmp_path / 'saved' / 'saved_model.pb').write_bytes(b'damaged')
+  with pytest.raises(UserError, match='saved: cannot be loaded as a SavedMod'):
+    lowered(folder)
+
+
 @pytest.mark.parametrize('target, shapes, rule', [
     ('{}:dens', '', "has no 'dens'"),
     ('{}:fails', 'f32[3]', r'XLA cannot compile it for the arguments '

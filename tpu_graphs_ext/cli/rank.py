@@ -21,8 +21,8 @@ from tpu_graphs_ext.tasks import ShippedTask
 _log = logging.getLogger(__name__)
 _OF_TILES = (
     path('files', 'FILE', 'rank all legal tiles of its kernels, timed or not: '
-         'an .npz, tuning data, HLO as protobuf or text, or module:function of '
-         'TensorFlow or JAX', nargs='*'),
+         'an .npz, tuning data, HLO as protobuf or text, a SavedModel, or '
+         'module:function of TensorFlow or JAX', nargs='*'),
     *flags.of_programs(
         'compile and rank for this generation',
         "; empty: that of the pretrained model, which without FILE is sample "
@@ -163,8 +163,8 @@ def _all_tiles(args: Namespace) -> int:
     'FLOPs, bytes',
     "my_model.py:step --shapes 'f32[512,1024] f32[1024]' --tpu=v5e",
     'dump.hlo.pb --tpu=v6e --csv', flags=[
-        path('files', 'PROGRAM', 'HLO as protobuf or text, StableHLO, or '
-             'module:function of TensorFlow or JAX', nargs='+'),
+        path('files', 'PROGRAM', 'HLO as protobuf or text, StableHLO, a '
+             'SavedModel, or module:function of TensorFlow or JAX', nargs='+'),
         *flags.of_programs(), JSON,
         switch('--csv', 'print CSV instead of text')])
 def kernels(args: Namespace) -> int:

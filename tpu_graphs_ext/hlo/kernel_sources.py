@@ -5,6 +5,7 @@
   HLO, StableHLO       compiled for a TPU; if a TPU's compiler has optimised
                        the program already, its kernels as they are
   module:function      of TensorFlow or JAX: lowered for shapes, then compiled
+  SavedModel           its folder: the function that it serves, alike
 
 Needs no TensorFlow, but for lowering its functions.
 """
@@ -111,6 +112,11 @@ def open_source(source: Any, shapes: Any = '', tpu: str = schema.DEFAULT_TPU,
   if not os.path.exists(path):
     raise UserError(f'{source}: no such file; a function is named as '
                     'module:function')
+  if lowering.is_saved_model(path):
+    libtpu.library()
+    module = protos.as_module(subprocesses.lower_named(
+        files.full_path(path), shapes or ''))
+    return Source(source, [], [], [], tpu, programs.of_module(module))
   if path.endswith('.npz'):
     return Source(source, [SourceKernel(readable(Kernel.load(path), path))],
                   [], [], tpu)

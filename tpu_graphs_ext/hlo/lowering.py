@@ -36,6 +36,7 @@ _NAME = re.compile(r'(?:.+:)?[A-Za-z_][\w.]*')
 _JAX_LIBRARIES = frozenset({'jax', 'jaxlib', 'flax', 'haiku', 'equinox',
                             'optax', 'penzai'})
 _TF_LIBRARIES = frozenset({'tensorflow', 'keras', 'tf_keras'})
+_SAVED_MODEL = 'saved_model.pb'
 # With these a file may define names that do not stand in it.
 _MAKE_NAMES = frozenset({'__getattr__', 'globals', 'exec', 'setattr', 'vars'})
 
@@ -110,8 +111,10 @@ def lower_named(target: str, arguments: str) -> bytes:
   """Imports 'module:function' or 'file.py:function'; then as `lower`.
 
   `arguments` are shapes, or the name of a function that returns them, in the
-  same module or as 'module:name'.
+  same module or as 'module:name'. The target may be the folder of a SavedModel.
   """
+  if is_saved_model(target):
+    return _lower_saved(target, arguments)
   function = _import(target)
   return lower(function, _returned(target, arguments.strip())
                if is_name(arguments)
@@ -305,6 +308,39 @@ def _lower_tensorflow(function, arguments: tuple) -> bytes:
   flat.__name__ = getattr(function, '__name__', 'function')
   return tf.function(flat, jit_compile=True).experimental_get_compiler_ir(
       *tensors.values())(stage='hlo_serialized')
+
+
+def is_saved_model(path: str) -> bool:
+  """Whether it is a TensorFlow SavedModel: its folder, or the file in it."""
+  return os.path.isfile(os.path.join(path, _SAVED_MODEL)) or (
+      os.path.basename(path) == _SAVED_MODEL)
+
+
+def _lower_saved(folder: str, shapes: str) -> bytes:
+  """The function that a SavedModel serves, for its own or other shapes."""
+  import tensorflow as tf
+  try:
+    model = tf.saved_model.load(folder.removesuffix(_SAVED_MODEL))
+  except Exception as error:  # Whatever TensorFlow raises of a damaged one.
+    raise UserError(f'{folder}: cannot be loaded as a SavedModel '
+                    f'({reason_of(error)})') from error
+  served = model.signatures.get('serving_default')
+  if served is None:
+    raise UserError(
+        f'{folder}: is a SavedModel without the signature serving_default; it '
+        f'has {", ".join(model.signatures) or "none"}. Name a function that '
+        'calls it, as module:function')
+  inputs = served.structured_input_signature[1]
+  given = arguments_of_shapes(served, shapes) or tuple(
+      tf.TensorSpec(each.shape, each.dtype) for each in inputs.values())
+  if len(given) != len(inputs):
+    raise UserError(f'{folder}: takes {len(inputs)} inputs, {", ".join(inputs)}'
+                    f', in this order; --shapes has {len(given)}')
+
+  def serve(*tensors):
+    return served(**dict(zip(inputs, tensors)))
+
+  return lower(serve, given, folder)
 
 
 def _returned(target: str, name: str) -> tuple:

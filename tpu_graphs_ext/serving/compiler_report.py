@@ -77,8 +77,8 @@ def kernels(source: Any, shapes: Any = '', tpu: str = schema.DEFAULT_TPU,
   """Compiles a program with Google's TPU compiler and reports its kernels.
 
   Needs the extra [tpu], neither a TPU nor a model. For the arguments see
-  `CostModel.rank`: a file of HLO or StableHLO, a function with its `shapes`, or
-  what `jax.jit(...).lower(...)` returned.
+  `CostModel.rank`: a file of HLO or StableHLO, the folder of a SavedModel, a
+  function with its `shapes`, or what `jax.jit(...).lower(...)` returned.
 
   Raises UserError if it cannot be read, lowered or compiled.
   """
