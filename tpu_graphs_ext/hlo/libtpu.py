@@ -17,6 +17,7 @@ from typing import NamedTuple
 from tpu_graphs_ext.errors import UserError, how_to_install
 
 LIBRARY_VARIABLE = 'TPU_GRAPHS_EXT_LIBTPU'
+MOST_DEVICES = 1 << 16  # Seven times the largest pod.
 # Keeps libtpu from asking the cloud which TPU it runs on, and from taking the
 # lock for the TPU, which compiling does not need.
 ENVIRONMENT = {
@@ -68,6 +69,9 @@ def generation(name: str) -> str:
 def topology_of(tpu: str, devices: int = 1) -> str:
   """libtpu's name for a machine with so many devices, or a UserError."""
   machine = GENERATIONS[generation(tpu)]
+  if devices > MOST_DEVICES:
+    raise UserError(f'is for {devices:,} devices; it must be for at most '
+                    f'{MOST_DEVICES:,}, so its shardings are damaged')
   chips = [2, 2, 1]  # The smallest.
   while math.prod(chips) * machine.devices < devices:
     axis = min(range(machine.axes), key=chips.__getitem__)

@@ -78,10 +78,10 @@ def compile_program(program: programs.Program, tpu: str,
   """
   if program.optimized is not None:
     return kernels_of(program.optimized)
-  devices = program.replicas * program.partitions
+  topology = libtpu.topology_of(tpu, program.replicas * program.partitions)
   try:
     optimized = subprocesses.compile_program(
-        libtpu.library(), libtpu.topology_of(tpu, devices), program.content,
+        libtpu.library(), topology, program.content,
         program.program_format, compile_options(
             program.replicas, program.partitions, program.shardy), progress)
   except UserError as error:
