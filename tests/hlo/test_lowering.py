@@ -82,7 +82,8 @@ def test_shapes_of_arguments():
   assert lowering.parse_shapes(' f32[512, 1024] bf16[],s32[3] f8e8m0fnu[]'
                                ) == [('f32', [512, 1024]), ('bf16', []),
                                      ('s32', [3]), ('f8e8m0fnu', [])]
-  for text in ('f23[3]', 'f32', 'f32[3]x', 'f32[3,,4]', 'f32[' + 60 * '9'):
+  for text in ('f23[3]', 'f32', 'f32[3]x', 'f32[3,,4]', 'f32[' + 60 * '9',
+               f'f32[{5000 * "9"}]'):
     with pytest.raises(UserError, match='cannot be read; write'):
       lowering.parse_shapes(text)
   with pytest.raises(UserError, match=r'--shapes: .*float8_e3m4'):

@@ -29,7 +29,7 @@ _TYPES = {'f32': 'float32', 'f16': 'float16', 'bf16': 'bfloat16',
           'f4e2m1fn': 'float4_e2m1fn', **{f'f8{form}': f'float8_{form}' for form
           in ('e4m3fn', 'e5m2', 'e4m3', 'e3m4', 'e8m0fnu', 'e4m3b11fnuz')}}
 NUMPY_NAMES = {**_TYPES, **{name: name for name in _TYPES.values()}}
-_SHAPE = re.compile(r'([a-z]\w*)\[\s*((?:\d+(?:\s*,\s*\d+)*)?)\s*\]')
+_SHAPE = re.compile(r'([a-z]\w*)\[\s*((?:\d{1,18}(?:\s*,\s*\d{1,18})*)?)\s*\]')
 # A function's name, with its module or the path of its file, or without.
 _NAME = re.compile(r'(?:.+:)?[A-Za-z_][\w.]*')
 # Those whose functions and modules JAX compiles, and TensorFlow.
@@ -56,9 +56,10 @@ def parse_shapes(text: str) -> list[tuple[str, list[int]]]:
             for name, sizes in _SHAPE.findall(text)]
   if _SHAPE.sub('', text).strip(' ,;\t\n') or not all(
       name in NUMPY_NAMES for name, _ in shapes):
-    raise UserError(f'--shapes={text}: cannot be read; write, for example, '
-                    '"f32[512,1024] bf16[1024,4096]", or name a function that '
-                    f'returns the arguments. The types are {", ".join(_TYPES)}')
+    raise UserError(
+        f'--shapes={text[:200]}: cannot be read; write, for example, '
+        '"f32[512,1024] bf16[1024,4096]", or name a function that returns the '
+        f'arguments. The types are {", ".join(_TYPES)}')
   return shapes
 
 

@@ -75,7 +75,8 @@ def read(name: str, content: bytes, jax_python: str = '') -> Program:
 
 def _largest(content: bytes, *names: bytes) -> list[int]:
   """The largest number that is assigned to each name, at least 1."""
-  return [max([1, *map(int, re.findall(name + rb'\s*=\s*(\d+)', content))])
+  return [max([1, *map(int, re.findall(
+      name + rb'\s*=\s*(\d{1,18})', content))])
           for name in names]
 
 
@@ -111,7 +112,7 @@ def _devices(module) -> tuple[int, int]:
   meshes = module.frontend_attributes.map.get('xla.sdy.meshes', '')
   for mesh in re.findall(r'mesh<\[([^[\]]*)\]', meshes):
     partitions = max(partitions, math.prod(map(int, re.findall(
-        r'=\s*(\d+)', mesh))))
+        r'=\s*(\d{1,18})', mesh))))
   for node in protos.nodes(module):
     for sharding in (node.sharding, *node.sharding.tuple_shardings):
       partitions = max(partitions, math.prod(
