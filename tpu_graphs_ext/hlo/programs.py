@@ -159,7 +159,8 @@ def _other_kind(content: bytes) -> str:
     line = text.split('\n', 1)[0][:60]
     kind = f'text that begins with {line!r}, no program of XLA'
   if kind:
-    return f'is {kind}; give HLO, as protobuf or text, or StableHLO'
+    return (f'is {kind}; give HLO, as protobuf or text, StableHLO, or the '
+            'folder of a SavedModel')
   return (f'its {len(content):,} bytes are not a whole HloModuleProto or '
           'HloProto, StableHLO or tuning data; the file is damaged or of '
           'another kind. For HLO, XLA writes protobufs with '
