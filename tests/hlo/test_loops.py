@@ -2,6 +2,7 @@
 
 import pytest
 
+from support import damage
 from support.tiny_hlo import add
 from support.tiny_loops import TUPLE, counting, state, whole
 from tpu_graphs_ext.errors import UserError
@@ -178,7 +179,16 @@ def test_what_two_callers_pass_is_known_if_it_is_the_same(limits, times):
 
 
 def test_work_is_bounded_by_the_size_of_the_module():
-  """Computations that call the next one twice, and tuples of tuples."""
+  """Calls of the next one twice, fusions of many others, tuples of tuples."""
+  module = protos.HloModuleProto(name='m', entry_computation_id=3)
+  for number in range(4):
+    computation = module.computations.add(id=number, root_id=1)
+    whole(computation, 1, 'parameter')
+    for node in range(2, 200):
+      whole(computation, node, 'fusion' if number else 'copy', [1],
+            called_computation_ids=[number - 1] * (number > 0))
+  with damage.within_limits('fusions'):
+    assert loops.runs_of(module)[0] == {3: (1, False)}
   for levels, is_sound in ((40, True), (60, False), (2000, False)):
     module = protos.HloModuleProto(name='m', entry_computation_id=1)
     for number in range(levels, 0, -1):

@@ -114,8 +114,7 @@ def open_source(source: Any, shapes: Any = '', tpu: str = schema.DEFAULT_TPU,
                     'module:function')
   if lowering.is_saved_model(path):
     libtpu.library()
-    module = protos.as_module(subprocesses.lower_named(
-        files.full_path(path), shapes or ''))
+    module = protos.as_module(subprocesses.lower_named(path, shapes or ''))
     return Source(source, [], [], [], tpu, programs.of_module(module))
   if path.endswith('.npz'):
     return Source(source, [SourceKernel(readable(Kernel.load(path), path))],

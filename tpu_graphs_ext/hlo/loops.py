@@ -23,6 +23,7 @@ _WHOLE = frozenset(map(protos.PrimitiveType.Value, (
 _TUPLE = protos.PrimitiveType.Value('TUPLE')
 _MOST_RUNS = 1 << 53  # Float64 counts no further.
 _MOST_NESTED = 3  # Fusions in fusions that are looked into.
+_MOST_FUSED = 1 << 18  # Instructions of fusions that are followed.
 _MOST_STEPS = 8  # From a condition's root to a comparison.
 Value = Union[dict, list, None]
 
@@ -42,9 +43,9 @@ def runs_of(module: protos.HloModuleProto) -> tuple[dict[int, Runs], int]:
   computations = protos.by_id(module.computations)
   order = _callers_first(module.entry_computation_id, computations)
   times, is_open, arguments = dict.fromkeys(order, 0), set(), {}
-  times[order[0]], open_loops = 1, 0
+  times[order[0]], open_loops, left = 1, 0, [_MOST_FUSED]
   for number in order:
-    values = _Values(computations, number, arguments.get(number, []))
+    values = _Values(computations, number, arguments.get(number, []), left)
     for node in values.nodes.values():
       if node.opcode not in CONTROL:
         continue
@@ -93,8 +94,9 @@ class _Values:
   """The values of one computation's instructions."""
 
   def __init__(self, computations: dict, number: int, arguments: Value,
-               nested: int = 0):
+               left: list[int], nested: int = 0):
     self.computations = computations
+    self.left = left  # Of `_MOST_FUSED`, shared by all.
     computation = computations[number]
     self.nodes = protos.by_id(computation.instructions)
     self.root = self.nodes[computation.root_id]
@@ -110,10 +112,12 @@ class _Values:
 
   def called(self, node) -> Optional[_Values]:
     """Those of the computation that a fusion or a call runs."""
-    if self._nested == _MOST_NESTED:
+    number = node.called_computation_ids[0]
+    self.left[0] -= len(self.computations[number].instructions)
+    if self._nested == _MOST_NESTED or self.left[0] < 0:
       return None
-    return _Values(self.computations, node.called_computation_ids[0],
-                   list(map(self.of, node.operand_ids)), self._nested + 1)
+    return _Values(self.computations, number, list(map(
+        self.of, node.operand_ids)), self.left, self._nested + 1)
 
   def _value(self, node) -> Value:
     kind, operands = node.shape.element_type, node.operand_ids
@@ -177,8 +181,9 @@ def _call(node, values: _Values) -> tuple[Optional[int], list]:
   state = [{index: 1} for index in range(len(node.shape.tuple_shapes))]
   if not isinstance(initial, list):
     initial = [None] * len(state)
-  body, condition, *_ = [*(_Values(values.computations, called, [state]) for
-                           called in node.called_computation_ids), None, None]
+  body, condition, *_ = [*(
+      _Values(values.computations, called, [state], values.left)
+      for called in node.called_computation_ids), None, None]
   after = body and body.of(body.root.id)
   steps = [_step(index, value) for index, value in enumerate(
       after if isinstance(after, list) else [])]
