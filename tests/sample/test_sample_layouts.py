@@ -36,7 +36,7 @@ def test_both_collections_pass_the_checks_of_the_layout_task(written):
     folder = os.path.join(written.out, 'xla', search)
     report = check.check_data(folder, rules.LAYOUT)
     assert not report.faults, report.text()
-    assert report.counts['train']['kernels'] == 3 * written.statistics[
+    assert report.counts['train']['programs'] == 3 * written.statistics[
         f'xla/{search}/train']['count'] >= 60
     names.append({split: sorted(os.listdir(os.path.join(folder, split)))
                   for split in ('train', 'valid', 'test', 'test_labelled')})

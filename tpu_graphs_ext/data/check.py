@@ -15,7 +15,7 @@ from tpu_graphs_ext.data import npz, rules, schema
 from tpu_graphs_ext.errors import UserError
 
 UNKNOWN = 'nodes of unknown opcode'
-COUNTED = ('kernels', 'nodes', UNKNOWN, 'edges', 'configs', 'without label')
+COUNTED = 'nodes', UNKNOWN, 'edges', 'configs', 'without label'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Fault:
 
 @dataclasses.dataclass
 class Report:
-  """The result of `check_data`; `counts` are of `COUNTED`, by split."""
+  """The result of `check_data`; `counts` of files and `COUNTED`, by split."""
   counts: dict[str, dict[str, int]]
   faults: list[Fault]
 
@@ -57,7 +57,7 @@ def check_file(path: str, of_task: rules.TaskRules = rules.TILE,
   That is a hash of all but the name and the times. With `may_hide` its label
   may be withheld.
   """
-  counts = {'kernels': 1}
+  counts = {of_task.problems: 1}
   if other := of_task.other_task(path):
     return [Fault(path, '', other)], counts, path
   try:
@@ -109,7 +109,8 @@ def check_data(root: str, of_task: rules.TaskRules = rules.TILE) -> Report:
     paths = _npz_files(split_folder)
     if not paths:
       report.faults.append(Fault(split_folder, '', 'has no .npz files'))
-    total = report.counts[split] = dict.fromkeys(COUNTED, 0)
+    total = report.counts[split] = dict.fromkeys(
+        (of_task.problems, *COUNTED), 0)
     for path in tqdm.tqdm(paths, desc=split, unit='file', disable=None):
       faults, counts, problem = check_file(
           path, of_task, split not in ('train', 'valid'))

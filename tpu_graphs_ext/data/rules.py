@@ -177,6 +177,7 @@ _CHECKED = (
 class TaskRules:
   """The rules for files of one task."""
   task: str  # Its name.
+  problems: str  # What its files hold.
   fields: Mapping[str, schema.Field]  # By name as stored.
   features: str  # The array that only files of this task have.
   max_bytes: int  # Of all arrays of a file.
@@ -291,11 +292,11 @@ def _wrong_shape(array: np.ndarray, field: schema.Field, strict: bool) -> str:
 
 
 TILE = TaskRules(
-    'tile', {field.name: field for field in schema.TILE_FIELDS},
+    'tile', 'kernels', {field.name: field for field in schema.TILE_FIELDS},
     features='config_feat', max_bytes=npz.MAX_BYTES,
     least={'nodes': 1, 'configs': 1})
 LAYOUT = TaskRules(
-    'layout', {field.name: field for field in schema.LAYOUT_FIELDS},
+    'layout', 'programs', {field.name: field for field in schema.LAYOUT_FIELDS},
     # The largest of the published arrays has 1.3 GB.
     features=LAYOUTS, max_bytes=1 << 32, fixed_widths=True,
     least={'nodes': 1, 'configs': 2, 'configurable nodes': 1})
