@@ -67,6 +67,9 @@ def test_bounds_of_a_convolution():
   rows = kernel_of_module(convolution(), output, kernel).config_feat
   np.testing.assert_array_equal(loops.tiles_of(rows), tiles)
   assert loops.tiles_of(rows[:1, :3] * 0).tolist() == [loops.whole.tolist()]
+  loops = loops_of(elementwise([8, 256]))  # Of one row nothing is cut.
+  rows = kernel_of_module(elementwise([8, 256]), [[3, 1], [1, 0]]).config_feat
+  assert loops.tiles_of(rows).tolist() == [[1, 1], [1, 2]]
 
 
 def test_units_of_the_filter_may_differ():

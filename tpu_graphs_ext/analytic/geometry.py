@@ -38,7 +38,8 @@ class Loops:
   a filter or the windows of a reduction have.
 
   Attributes:
-    nest: `_Loops` of models.py as arrays, a kernel in each first dimension.
+    nest: `_Loops` of models.py as arrays, a kernel in each first dimension;
+      `picked` counts the streams of all kernels that were read together.
     machine: that it runs on: `counts` are by its matrix unit and `copies`.
     axes: int64 [loops], the loops among the nest's 12 axes.
     rank: number of the tiled tensor's loops.
@@ -241,7 +242,6 @@ def _apart(nests: Any, machine: Machine) -> list[Loops]:
         value if isinstance(value, tuple) else value[number:number + 1]
         for value in nests))
     kernels.append(Loops(nest._replace(
-        picked=nest.picked - is_here.argmax(),
         streams=streams._replace(kernel=streams.kernel * 0)), machine))
   return kernels
 
