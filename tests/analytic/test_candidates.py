@@ -150,8 +150,12 @@ def test_products_of_types_that_features_do_not_have(element_type, bits, size):
   # Two blocks, and three quarters of one for the matrix unit: 8 x 4 and 64 x 3
   # layout tiles; the result, in one step.
   held, _ = candidates.memory(loops)
-  assert held.counts(loops.whole[np.newaxis])['footprint_bytes'] == 1024 * (
-      size * (1.75 * (8 * 4 + 64 * 3) + 8 * 3) + 4 * 8 * 3)
+  whole = loops.whole[np.newaxis]
+  needed = 1024 * (size * (1.75 * (8 * 4 + 64 * 3) + 8 * 3) + 4 * 8 * 3)
+  assert held.counts(whole)['footprint_bytes'] == needed
+  shown, = explain.Explainer(None, loops=loops).explain(whole)
+  assert shown.footprint_bytes == needed != loops.counts(
+      whole)['footprint_bytes']
 
 
 def test_layout_tiles_of_16_or_32_rows_are_not_cut():
