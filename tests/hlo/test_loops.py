@@ -178,7 +178,7 @@ def test_what_two_callers_pass_is_known_if_it_is_the_same(limits, times):
   assert loops.runs_of(module)[0][100] == (times, times == 2)
 
 
-def test_work_is_bounded_by_the_size_of_the_module():
+def test_work_is_bounded_by_the_size_of_the_module(monkeypatch):
   """Calls of the next one twice, fusions of many others, tuples of tuples."""
   module = protos.HloModuleProto(name='m', entry_computation_id=3)
   for number in range(4):
@@ -187,6 +187,7 @@ def test_work_is_bounded_by_the_size_of_the_module():
     for node in range(2, 200):
       whole(computation, node, 'fusion' if number else 'copy', [1],
             called_computation_ids=[number - 1] * (number > 0))
+  monkeypatch.setattr(loops, '_MOST_FUSED', 1 << 14)  # A sixteenth.
   with damage.within_limits('fusions'):
     assert loops.runs_of(module)[0] == {3: (1, False)}
   for levels, is_sound in ((40, True), (60, False), (2000, False)):
