@@ -126,7 +126,9 @@ def test_poor_trials_end_early(trial):
   begun = []
   for key in 'ab':
     asked = studied.ask()
-    asked.set_user_attr('trial', {'key': key * 16})
+    asked.set_user_attr('trial', {
+        'key': key * 16, **dataclasses.asdict(trial.configuration),
+        'seed': trial.seed, 'data_root': trial.data_root})
     begun.append(dataclasses.replace(
         trial, key=key * 16, prune=tried.prune, study=tried.study_name,
         number=asked.number))
