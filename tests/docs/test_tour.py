@@ -33,6 +33,7 @@ def test_it_was_run_from_its_first_cell_to_its_last():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures('checkout_root')  # It draws kernels that are there.
 def test_it_runs(tmp_path, monkeypatch):
   for package in ('nbclient', 'ipykernel', 'libtpu', 'matplotlib'):
     pytest.importorskip(package)
