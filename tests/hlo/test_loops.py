@@ -140,6 +140,17 @@ def many_additions(module):
   state(entry, 95, 'while', [94], called_computation_ids=[100, 110])
 
 
+def many_squares(module):
+  """The limit has more digits than memory has bytes."""
+  entry = module.computations[2]
+  del entry.instructions[-2:]
+  for number in range(1000, 1060):
+    last = number - 1 if number > 1000 else 92
+    whole(entry, number, 'multiply', [last, last])
+  state(entry, 94, 'tuple', [93, 1059])
+  state(entry, 95, 'while', [94], called_computation_ids=[100, 110])
+
+
 def many_conditions(module):
   """Each is the one before, twice."""
   condition = module.computations[1]
@@ -156,7 +167,7 @@ def many_conditions(module):
     (one_element, (1,), 12), (one_element, (2,), None),
     (tuple_in_a_tuple, (), 12), (unknown_step, (), None),
     (calls_itself, (), None), (many_additions, (), 60_000),
-    (many_conditions, (), None)])
+    (many_squares, (), None), (many_conditions, (), None)])
 def test_trips_of_a_loop_that_computes(change, operands, trips):
   module = counting(0, 12)
   change(module, *operands)

@@ -151,10 +151,13 @@ class Served(tf.Module):
     return {'y': x @ self.w + b}
 
 
-def test_what_a_saved_model_serves(tmp_path):
+def test_what_a_saved_model_serves(tmp_path, monkeypatch):
   folder, model = str(tmp_path / 'saved'), Served()
   tf.saved_model.save(model, folder, signatures=model.serve)
-  for target in folder, f'{folder}/saved_model.pb':
+  (tmp_path / 'x_saved_model.pb').symlink_to(folder)
+  monkeypatch.chdir(folder)
+  for target in (folder, f'{folder}/saved_model.pb', '.', 'saved_model.pb',
+                 f'{tmp_path}/x_saved_model.pb'):
     dot = nodes(lowered(target, 'f32[8] f32[4,16]'))['dot']
     assert list(dot.shape.dimensions) == [4, 8]
   for shapes, rule in (('', r'saved: an argument has the shape \(None, 16\)'),

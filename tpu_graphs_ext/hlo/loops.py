@@ -22,6 +22,7 @@ _WHOLE = frozenset(map(protos.PrimitiveType.Value, (
     'PRED', 'S8', 'S16', 'S32', 'S64', 'U8', 'U16', 'U32', 'U64')))
 _TUPLE = protos.PrimitiveType.Value('TUPLE')
 _MOST_RUNS = 1 << 53  # Float64 counts no further.
+_MOST = 1 << 64  # Of a whole number; XLA's wrap around.
 _MOST_NESTED = 3  # Fusions in fusions that are looked into.
 _MOST_FUSED = 1 << 18  # Instructions of fusions that are followed.
 _MOST_STEPS = 8  # From a condition's root to a comparison.
@@ -166,7 +167,9 @@ def _combined(opcode: str, first: Value, second: Value) -> Value:
                   for key in {**first, **second}})
 
 
-def _linear(terms: dict) -> dict:
+def _linear(terms: dict) -> Value:
+  if any(abs(number) > _MOST for number in terms.values()):
+    return None
   return {key: number for key, number in terms.items() if number or key is None}
 
 

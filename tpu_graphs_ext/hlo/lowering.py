@@ -314,34 +314,35 @@ def _lower_tensorflow(function, arguments: tuple) -> bytes:
 def is_saved_model(path: str) -> bool:
   """Whether it is a TensorFlow SavedModel: its folder, or the file in it."""
   return os.path.isfile(os.path.join(path, _SAVED_MODEL)) or (
-      os.path.basename(path) == _SAVED_MODEL)
+      os.path.basename(path) == _SAVED_MODEL and os.path.isfile(path))
 
 
-def _lower_saved(folder: str, shapes: str) -> bytes:
+def _lower_saved(path: str, shapes: str) -> bytes:
   """The function that a SavedModel serves, for its own or other shapes."""
   import tensorflow as tf
+  folder = path if os.path.isdir(path) else os.path.dirname(path) or '.'
   try:
-    model = tf.saved_model.load(folder.removesuffix(_SAVED_MODEL))
+    model = tf.saved_model.load(folder)
   except Exception as error:  # Whatever TensorFlow raises of a damaged one.
-    raise UserError(f'{folder}: cannot be loaded as a SavedModel '
+    raise UserError(f'{path}: cannot be loaded as a SavedModel '
                     f'({reason_of(error)})') from error
   served = model.signatures.get('serving_default')
   if served is None:
     raise UserError(
-        f'{folder}: is a SavedModel without the signature serving_default; it '
+        f'{path}: is a SavedModel without the signature serving_default; it '
         f'has {", ".join(model.signatures) or "none"}. Name a function that '
         'calls it, as module:function')
   inputs = served.structured_input_signature[1]
   given = arguments_of_shapes(served, shapes) or tuple(
       tf.TensorSpec(each.shape, each.dtype) for each in inputs.values())
   if len(given) != len(inputs):
-    raise UserError(f'{folder}: takes {len(inputs)} inputs, {", ".join(inputs)}'
+    raise UserError(f'{path}: takes {len(inputs)} inputs, {", ".join(inputs)}'
                     f', in this order; --shapes has {len(given)}')
 
   def serve(*tensors):
     return served(**dict(zip(inputs, tensors)))
 
-  return lower(serve, given, folder)
+  return lower(serve, given, path)
 
 
 def _returned(target: str, name: str) -> tuple:
