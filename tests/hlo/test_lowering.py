@@ -140,15 +140,16 @@ def test_functions_of_modules_and_files(module_name):
 
 
 class Served(tf.Module):
-  """Serves x w + b, with x, which it declares first, of any rows."""
+  """Serves (x w + b) a, with x, which it declares first, of any rows."""
 
   def __init__(self):
     self.w = tf.Variable(tf.ones([16, 8]))
 
   @tf.function(input_signature=[tf.TensorSpec([None, 16], name='x'),
-                                tf.TensorSpec([8], name='b')])
-  def serve(self, x, b):
-    return {'y': x @ self.w + b}
+                                tf.TensorSpec([8], name='b'),
+                                tf.TensorSpec([], name='a')])
+  def serve(self, x, b, a):
+    return {'y': (x @ self.w + b) * a}
 
 
 def test_what_a_saved_model_serves(tmp_path, monkeypatch):
@@ -158,10 +159,10 @@ def test_what_a_saved_model_serves(tmp_path, monkeypatch):
   monkeypatch.chdir(folder)
   for target in (folder, f'{folder}/saved_model.pb', '.', 'saved_model.pb',
                  f'{tmp_path}/x_saved_model.pb'):
-    dot = nodes(lowered(target, 'f32[8] f32[4,16]'))['dot']
+    dot = nodes(lowered(target, 'f32[] f32[8] f32[4,16]'))['dot']
     assert list(dot.shape.dimensions) == [4, 8]
   for shapes, rule in (('', r'saved: an argument has the shape \(None, 16\)'),
-                       ('f32[8]', 'takes 2 inputs, b, x, in this order; --sha'),
+                       ('f32[8]', 'takes 3 inputs, a, b, x, in this order; --'),
                        ('arguments', '--shapes=arguments: cannot be read')):
     with pytest.raises(UserError, match=rule):
       lowered(folder, shapes)

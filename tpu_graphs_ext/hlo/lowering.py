@@ -318,7 +318,10 @@ def is_saved_model(path: str) -> bool:
 
 
 def _lower_saved(path: str, shapes: str) -> bytes:
-  """The function that a SavedModel serves, for its own or other shapes."""
+  """The function that a SavedModel serves, for its own or other shapes.
+
+  Shapes are those of its inputs, in the order of their names.
+  """
   import tensorflow as tf
   folder = path if os.path.isdir(path) else os.path.dirname(path) or '.'
   try:
@@ -332,7 +335,8 @@ def _lower_saved(path: str, shapes: str) -> bytes:
         f'{path}: is a SavedModel without the signature serving_default; it '
         f'has {", ".join(model.signatures) or "none"}. Name a function that '
         'calls it, as module:function')
-  inputs = served.structured_input_signature[1]
+  # They are stored without an order.
+  inputs = dict(sorted(served.structured_input_signature[1].items()))
   given = arguments_of_shapes(served, shapes) or tuple(
       tf.TensorSpec(each.shape, each.dtype) for each in inputs.values())
   if len(given) != len(inputs):
