@@ -125,7 +125,7 @@ def test_what_damage_has_broken():
   root.convolution_dimension_numbers.output_spatial_dimensions.append(0)
   assert 'has 4,611,686,018,427,387,904 taps; at most' in reported(module)
   del root.operand_ids[:]
-  assert 'takes or calls what is not before it' in reported(module)
+  assert 'does not precede it' in reported(module)
   module = tiny_loops.counting(0, 12)  # A comparison of one number.
   del module.computations[1].instructions[3].operand_ids[1:]
   assert 'refers to' in reported(module)

@@ -160,5 +160,5 @@ def test_names_of_generations_and_of_topologies_with_enough_devices():
       'v5e:2x2x1', 'v5e:2x2x1', 'v5e:4x2x1', 'v5e:4x4x1']
   assert libtpu.topology_of('v7x', 8) == 'tpu7x:2x2x1'  # Two of each chip.
   assert libtpu.topology_of('v5p', 16) == 'v5p:4x2x2'
-  with pytest.raises(UserError, match='is for 1,099,511,627,776 devices; it m'):
+  with pytest.raises(UserError, match='is for 1,099,511,627,776 devices, more'):
     libtpu.topology_of('v5p', 2**40)

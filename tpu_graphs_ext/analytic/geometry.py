@@ -27,7 +27,7 @@ INPUT, OUTPUT = 2, 3  # Kinds of streams, besides those of a product.
 _WIDTH, _DIMS = len(schema.NODE_FEATURES), schema.MAX_DIMS
 _SIZES = slice(schema.NODE_GROUPS['shape_dimensions'].start,
                schema.NODE_GROUPS['shape_dimensions'].start + _DIMS)
-_MOST_ELEMENTS = 192 << 30  # Of a byte, in the largest memory of a TPU.
+_MOST_ELEMENTS = 192 << 30  # The bytes of the largest TPU's memory.
 
 
 class Loops:

@@ -48,7 +48,7 @@ class _Computation(NamedTuple):
 def cost_of(kernel: protos.HloModuleProto) -> Cost:
   """The cost of a kernel, as `tpu_compiler.kernels_of` splits it off.
 
-  Raises UserError if it refers to what it does not have before.
+  Raises UserError if an instruction refers to what does not precede it.
   """
   known: dict[int, _Computation] = {}
   try:
@@ -56,9 +56,9 @@ def cost_of(kernel: protos.HloModuleProto) -> Cost:
       known[computation.id] = _summary(computation, known)
     return _cost(kernel, known)
   except LookupError as error:
-    raise UserError(f'HLO module {kernel.name!r}: an instruction takes or calls'
-                    f' what is not before it ({error}); the module is damaged'
-                    ) from error
+    raise UserError(
+        f'HLO module {kernel.name!r}: an instruction refers to what does not '
+        f'precede it ({error}); the module is damaged') from error
 
 
 def _cost(kernel: protos.HloModuleProto,
@@ -127,7 +127,7 @@ def _bytes_read(place: int, node, nodes: dict, known: dict) -> Optional[int]:
 
 def _bytes_used(parameter: int, root, nodes: dict, origins: dict,
                 known: dict) -> Optional[int]:
-  """The same of a parameter, by all that use it."""
+  """The same for a parameter, summed over its users."""
   same, total = (parameter, 0), 0
   if origins.get(root.id) == same:
     return None
@@ -207,10 +207,10 @@ def _convolution(node, image, taps) -> int:
 
 
 def _pairs(window, size: int, outputs: int) -> int:
-  """Of outputs and taps on the image, along a dimension.
+  """Pairs of an output and a tap on the image, along one dimension.
 
-  Output o has tap t at o * stride - padding + t * window dilation, which is on
-  the image if it is from 0 to the last and a multiple of the base dilation.
+  Output o has tap t at o * stride - padding + t * window dilation. That is on
+  the image if it is a multiple of the base dilation, from 0 to the last one.
   """
   if not 0 <= window.size <= _MOST_TAPS:
     raise UserError(f'a window has {window.size:,} taps; at most '

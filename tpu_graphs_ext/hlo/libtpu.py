@@ -70,8 +70,8 @@ def topology_of(tpu: str, devices: int = 1) -> str:
   """libtpu's name for a machine with so many devices, or a UserError."""
   machine = GENERATIONS[generation(tpu)]
   if devices > MOST_DEVICES:
-    raise UserError(f'is for {devices:,} devices; it must be for at most '
-                    f'{MOST_DEVICES:,}, so its shardings are damaged')
+    raise UserError(f'is for {devices:,} devices, more than {MOST_DEVICES:,}; '
+                    'its shardings are damaged')
   chips = [2, 2, 1]  # The smallest.
   while math.prod(chips) * machine.devices < devices:
     axis = min(range(machine.axes), key=chips.__getitem__)

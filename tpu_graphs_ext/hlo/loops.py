@@ -24,7 +24,7 @@ _TUPLE = protos.PrimitiveType.Value('TUPLE')
 _MOST_RUNS = 1 << 53  # Float64 counts no further.
 _MOST = 1 << 64  # Of a whole number; XLA's wrap around.
 _MOST_NESTED = 3  # Fusions in fusions that are looked into.
-_MOST_FUSED = 1 << 18  # Instructions of fusions that are followed.
+_MOST_FUSED = 1 << 18  # Instructions in fusions that are followed, in all.
 _MOST_STEPS = 8  # From a condition's root to a comparison.
 Value = Union[dict, list, None]
 
@@ -97,7 +97,7 @@ class _Values:
   def __init__(self, computations: dict, number: int, arguments: Value,
                left: list[int], nested: int = 0):
     self.computations = computations
-    self.left = left  # Of `_MOST_FUSED`, shared by all.
+    self.left = left  # Of `_MOST_FUSED`; all share it.
     computation = computations[number]
     self.nodes = protos.by_id(computation.instructions)
     self.root = self.nodes[computation.root_id]

@@ -170,7 +170,7 @@ def lower(function: Any, arguments: tuple, name: str = '') -> bytes:
     shown = ', '.join(str(argument)[:60] for argument in arguments[:6])
     hint = ('; a callback such as jax.pure_callback or io_callback leaves the '
             'TPU: take it out' if 'lowering platform' in str(error) else
-            '; what runs beside the TPU, such as tf.print, leave out'
+            '; leave out what runs on the host, such as tf.print'
             if 'unsupported operations' in str(error) else '')
     raise UserError(
         f'{name}: {"JAX" if of_jax else "XLA"} cannot compile it for the '
@@ -179,7 +179,7 @@ def lower(function: Any, arguments: tuple, name: str = '') -> bytes:
 
 
 def _signature(function) -> tuple:
-  """What a `tf.function`, a `tf.Module` with one or a Keras model declares."""
+  """The arguments that a `tf.function`, a module or a Keras model declares."""
   declared = getattr(function, 'input_signature', None)
   if declared is None and callable(function):
     declared = getattr(function.__call__, 'input_signature', None)

@@ -15,7 +15,7 @@ from tpu_graphs_ext.hlo import protos, subprocesses
 
 _BYTECODE = b'ML\xefR'  # Of MLIR.
 _EXPORTED = _BYTECODE + b'\rStableHLO_v'  # Within a file of `jax.export`.
-# No pattern may match in two ways or look far ahead: other files are long.
+# No pattern may match ambiguously or look far ahead: any long text may come.
 _HLO_TEXT = re.compile(
     rb'(?:\s|//[^\n]*\n|/\*(?:[^*]|\*(?!/))*\*/)*HloModule\s')
 _MLIR_FUNCTION = re.compile(rb'"?func(?:\.func)?"?[\s(]')
