@@ -23,6 +23,7 @@ from tpu_graphs_ext.serving import (
 )
 from tpu_graphs_ext.serving.tile_search import rank_kernel
 from tpu_graphs_ext.tasks import TILE
+from tpu_graphs_ext.tasks.feature_stats import what_tiles_count
 
 
 class LargestFirst:
@@ -107,6 +108,21 @@ def test_tiles_that_count_elements_are_not_taken_for_a_tpus(source_kernel):
   rank_kernel(ranker_of(source_kernel), measured(large, [[32, 16]], [5]))
   with pytest.raises(UserError, match='count elements, not layout'):
     rank_kernel(ranker_of(source_kernel), measured(large, [[64, 512]], [5]))
+
+
+def test_a_few_tiles_that_fit_are_a_tpus_though_elements_suit_them_better():
+  """64 x 16 x 1 x 1 layout tiles, but 8 is the first size in elements."""
+  source = source_kernel_of(elementwise([8, 64, 16, 128], [3, 0, 2, 1]))
+  bounds = [[8, 1, 1, 1]] + [[1 + row % 8, 1 + row // 8, 1, 1]
+                             for row in range(19)]
+  few, many = (measured(source, bounds[:count], [5] * count)
+               for count in (19, 20))
+  for timed in (few, many):
+    assert what_tiles_count([timed.kernel])[0] == 'elements'
+  assert rank_kernel(ranker_of(source), few).default.tile.output_bounds == (
+      8, 1, 1, 1)
+  with pytest.raises(UserError, match='count elements, not layout'):
+    rank_kernel(ranker_of(source), many)
 
 
 def test_nodes_and_tiles_outside_the_training_data_are_named(
