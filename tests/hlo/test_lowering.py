@@ -153,7 +153,7 @@ class Served(tf.Module):
 
 
 def test_what_a_saved_model_serves(tmp_path, monkeypatch):
-  folder, model = str(tmp_path / 'saved'), Served()
+  folder, model = str(tmp_path / '[1]' / 'saved'), Served()
   tf.saved_model.save(model, folder, signatures=model.serve)
   (tmp_path / 'x_saved_model.pb').symlink_to(folder)
   monkeypatch.chdir(folder)
@@ -170,7 +170,7 @@ def test_what_a_saved_model_serves(tmp_path, monkeypatch):
   with pytest.raises(UserError, match='without the signature serving_default; '
                      r'it has other\. Name a function'):
     lowered(folder)
-  (tmp_path / 'saved' / 'saved_model.pb').write_bytes(b'damaged')
+  (tmp_path / '[1]/saved/saved_model.pb').write_bytes(b'damaged')
   with pytest.raises(UserError, match='saved: cannot be loaded as a SavedMod'):
     lowered(folder)
 

@@ -17,8 +17,8 @@ import sys
 import types
 from typing import Any, Callable
 
+from tpu_graphs_ext import files
 from tpu_graphs_ext.errors import UserError, how_to_install, reason_of
-from tpu_graphs_ext.files import read_file
 
 # XLA's name of an element type -> NumPy's, which may be written too.
 _TYPES = {'f32': 'float32', 'f16': 'float16', 'bf16': 'bfloat16',
@@ -36,7 +36,7 @@ _NAME = re.compile(r'(?:.+:)?[A-Za-z_][\w.]*')
 _JAX_LIBRARIES = frozenset({'jax', 'jaxlib', 'flax', 'haiku', 'equinox',
                             'optax', 'penzai'})
 _TF_LIBRARIES = frozenset({'tensorflow', 'keras', 'tf_keras'})
-_SAVED_MODEL = 'saved_model.pb'
+SAVED_MODEL = 'saved_model.pb'  # The file in its folder.
 # With these a file may define names that do not stand in it.
 _MAKE_NAMES = frozenset({'__getattr__', 'globals', 'exec', 'setattr', 'vars'})
 
@@ -86,7 +86,7 @@ def require_names(target: str, arguments: str, jax_python: str = '') -> None:
                       f'{os.getcwd()} or PYTHONPATH')
     return
   try:
-    text = read_file(path).decode(errors='replace')
+    text = files.read_file(path).decode(errors='replace')
   except UserError:
     return  # Python says it better when it imports the file.
   words = set(re.findall(r'[^\W\d]\w*', text))
@@ -313,8 +313,8 @@ def _lower_tensorflow(function, arguments: tuple) -> bytes:
 
 def is_saved_model(path: str) -> bool:
   """Whether it is a TensorFlow SavedModel: its folder, or the file in it."""
-  return os.path.isfile(os.path.join(path, _SAVED_MODEL)) or (
-      os.path.basename(path) == _SAVED_MODEL and os.path.isfile(path))
+  return os.path.isfile(os.path.join(path, SAVED_MODEL)) or (
+      os.path.basename(path) == SAVED_MODEL and os.path.isfile(path))
 
 
 def _lower_saved(path: str, shapes: str) -> bytes:
@@ -325,7 +325,8 @@ def _lower_saved(path: str, shapes: str) -> bytes:
   import tensorflow as tf
   folder = path if os.path.isdir(path) else os.path.dirname(path) or '.'
   try:
-    model = tf.saved_model.load(folder)
+    with files.no_pattern(folder) as folder:
+      model = tf.saved_model.load(folder)
   except Exception as error:  # Whatever TensorFlow raises of a damaged one.
     raise UserError(f'{path}: cannot be loaded as a SavedModel '
                     f'({reason_of(error)})') from error
