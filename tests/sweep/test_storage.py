@@ -44,6 +44,18 @@ def test_files_that_are_found(folder):
       names(folder + pattern)
 
 
+def test_a_saved_model_is_one_program_with_its_folder(folder):
+  for name in ('saved_model.pb', 'fingerprint.pb', 'variables/variables.index'):
+    write(f'{folder}/deep/{name}', name.encode())
+  for pattern in 'deep', 'deep/saved_model.pb':
+    file, = rank_many.find(f'{folder}/{pattern}', ('.npz', '.pb'))
+    assert file.name == f'{folder}/deep/saved_model.pb'
+  assert names(f'{folder}/deep') == ['d.npz']  # No programs are asked for.
+  with rank_many.local_copy(file) as path:
+    inner = os.path.join(os.path.dirname(path), 'variables/variables.index')
+    assert os.path.isfile(path) and os.path.isfile(inner)
+
+
 def test_names_are_as_given_and_paths_absolute(tmp_path, monkeypatch):
   # A name that looks like a pattern.
   write(f'{tmp_path}/run[1]/a.npz', b'')

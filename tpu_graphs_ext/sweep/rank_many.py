@@ -33,7 +33,7 @@ from tpu_graphs_ext.engine import (
 )
 from tpu_graphs_ext.engine.settings import TOP_CONFIGS
 from tpu_graphs_ext.errors import UserError, how_to_install, reason_of
-from tpu_graphs_ext.hlo import kernel_sources, libtpu
+from tpu_graphs_ext.hlo import kernel_sources, libtpu, lowering
 from tpu_graphs_ext.serving import cost_model, tile_search
 from tpu_graphs_ext.sweep import pool
 from tpu_graphs_ext.tasks.tile import LoadSettings
@@ -322,13 +322,16 @@ def find(place: str, endings: tuple[str, ...]) -> list[Found]:
   """Files of a folder, of a pattern, or one file; sorted by their names.
 
   `place` is a path or URL, or a pattern with `*`, `?`, `[...]`, and `**` for
-  folders of any depth; of a folder, files with one of the `endings` are taken.
-  Raises UserError if there is none, or it cannot be read.
+  folders of any depth; of a folder, files with one of the `endings` are taken,
+  of a SavedModel `saved_model.pb`. Raises UserError if there is none, or
+  it cannot be read.
   """
   with _opened(place) as (system, path):
     if system.isdir(path):
       infos = [info for info in system.ls(path, detail=True, refresh=True)
                if info['name'].endswith(endings)]
+      infos = [info for info in infos if posixpath.basename(
+          info['name']) == lowering.SAVED_MODEL] or infos
     else:
       infos = ([system.info(path)] if system.exists(path)
                else system.glob(path, detail=True).values())
@@ -364,7 +367,10 @@ def local_copy(file: Found) -> Iterator[str]:
   with tempfile.TemporaryDirectory(prefix='tpu_graphs_ext') as folder:
     copy = os.path.join(folder, posixpath.basename(file.path))
     with _opened(file.path) as (system, path):
-      system.get_file(path, copy)
+      if posixpath.basename(path) == lowering.SAVED_MODEL:  # Not it alone.
+        system.get(posixpath.dirname(path) + '/', folder, recursive=True)
+      else:
+        system.get_file(path, copy)
     yield copy
 
 
