@@ -207,3 +207,5 @@ def test_tensors_on_chip():
   cost = costs.cost_of(module)
   assert (cost.bytes, cost.hbm_bytes, cost.on_chip_bytes) == (
       65536, 32768, 32768 + 1000)
+  root.backend_config = b'[' * 99_999  # Damaged.
+  assert costs.cost_of(module).on_chip_bytes == 32768

@@ -141,10 +141,19 @@ def test_measured_times_become_a_kernel(folder, tmp_path, capsys):
   assert read[0].runtime_ns.tolist() == [2000, 1500]
   for line, rule in (('001_tanh_1.1.pb,1500', 'its default tile was not timed'),
                      ('9.pb,1500', "module '9.pb', runtime_ns '1500'"),
-                     ('001_tanh_1.1.pb,-1', "runtime_ns '-1'")):
+                     ('001_tanh_1.1.pb,-1', "runtime_ns '-1'"),
+                     ('000_tanh_1.default.pb,' + 30 * '9', 'is damaged'),
+                     ('x' * 200_000, 'is damaged (Error: field larger')):
     table.write_text('module,runtime_ns\n' + line)
     assert cli.main(['featurize', str(table), '--out', out]) == 1
     assert rule in capsys.readouterr().err
+  listed = json.loads((folder / 'modules.json').read_text())
+  for row in listed['modules']:
+    row['output_bounds'] = [row['output_bounds']]
+  (folder / 'modules.json').write_text(json.dumps(listed))
+  table.write_text('module,runtime_ns\n000_tanh_1.default.pb,9')
+  with pytest.raises(UserError, match='kernel tanh/1: config_feat has '):
+    featurize.measured_kernels(str(table))
 
 
 def test_programs_become_kernels_with_the_compilers_tile(tmp_path):

@@ -140,6 +140,7 @@ def test_windows_that_are_missing_or_infeasible():
   root = tpu_compiler.root_of(elementwise([64, 256]))
   for config, window in (
       (b'', None), (b'{"window_con', None), (b'[]', None),
+      (b'[' * 99_999, None),
       (b'{"window_config": {"estimated_cycles": "9223372036854775807",'
        b' "output_window_bounds": ["8", "2"]}}', ((8, 2), (), None))):
     root.backend_config = config

@@ -233,7 +233,8 @@ def test_arguments_that_are_refused(model):
        'node_feat has 139 columns')):
     with pytest.raises(UserError, match=message):
       model.score(kernel)
-  for bounds in ([], '16x32', 16, [99], [None], [[1, 2], [1]], {'a': 1}):
+  for bounds in ([], '16x32', 16, [99], [None], [[1, 2], [1]], {'a': 1},
+                 [[10**400, 1]]):
     with pytest.raises(UserError, match='must be a list of at least one tile'):
       model.score(TILED, bounds)
   for bounds in ([[16, 0]], [[1.5, 2]], [[float('nan'), 2.0]]):

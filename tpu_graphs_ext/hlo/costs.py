@@ -6,12 +6,12 @@ operation, a multiplication with its addition two; padding is not counted.
 
 from __future__ import annotations
 
-import json
 import math
 from typing import NamedTuple, Optional
 
 import numpy as np
 
+from tpu_graphs_ext import files
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import protos, tiles
 
@@ -106,10 +106,11 @@ def _bytes_of(shape) -> int:
 def _scoped_bytes(root) -> int:
   """On-chip memory that the compiler gave the kernel itself."""
   try:
-    used = json.loads(root.backend_config)['used_scoped_memory_configs']
+    used = files.parse_json(
+        root.backend_config, root.name)['used_scoped_memory_configs']
     return sum(int(each['size']) for each in used
                if int(each['memory_space']) == protos.ON_CHIP)
-  except (ValueError, LookupError, TypeError):
+  except (UserError, ValueError, LookupError, TypeError, OverflowError):
     return 0
 
 

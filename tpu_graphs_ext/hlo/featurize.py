@@ -13,7 +13,7 @@ import numpy as np
 
 from tpu_graphs_ext import files
 from tpu_graphs_ext.data import schema
-from tpu_graphs_ext.data.kernel import Kernel
+from tpu_graphs_ext.data.kernel import Kernel, readable
 from tpu_graphs_ext.errors import UserError, reason_of
 from tpu_graphs_ext.hlo import (
   features,
@@ -74,7 +74,8 @@ def measured_kernels(path: str) -> list[Kernel]:
   """
   try:
     return _measured(path, files.read_file(path).decode(errors='replace'))
-  except (LookupError, TypeError, ValueError, AttributeError) as error:
+  except (LookupError, TypeError, ValueError, AttributeError, OverflowError,
+          csv.Error) as error:
     raise UserError(f'{path}: it, or modules.json beside it, is damaged '
                     f'({type(error).__name__}: {reason_of(error)})') from error
 
@@ -101,9 +102,10 @@ def _measured(path: str, text: str) -> list[Kernel]:
         os.path.join(folder, rows[0][0]['module'])))
     made = kernel_sources.source_kernel(
         tpu_compiler.kernels_of(module).kernels[0], name).kernel
-    kernels.append(dataclasses.replace(
+    kernel = dataclasses.replace(
         made, config_feat=np.stack([features.config_features(
             row['kernel_bounds'], row['output_bounds']) for row, _ in rows]),
         runtime_ns=np.array([time for _, time in rows], np.int64),
-        normalizer_ns=np.full(len(rows), defaults[0], np.int64)))
+        normalizer_ns=np.full(len(rows), defaults[0], np.int64))
+    kernels.append(readable(kernel, f'{path}: kernel {name}'))
   return kernels

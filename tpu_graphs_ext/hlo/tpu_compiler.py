@@ -10,10 +10,10 @@ over tiles. Everything else (custom calls, transfers between chips) is counted.
 from __future__ import annotations
 
 import collections
-import json
 import re
 from typing import Any, NamedTuple, Optional
 
+from tpu_graphs_ext import files
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import (
@@ -175,13 +175,14 @@ def stored_tensors(kernel: protos.HloModuleProto) -> list[tiles.Stored]:
 def window_of(node: protos.HloInstructionProto) -> Optional[Window]:
   """The compiler's tile of an instruction; None if it noted none."""
   try:
-    window = json.loads(node.backend_config).get('window_config') or {}
+    window = files.parse_json(node.backend_config, node.name).get(
+        'window_config') or {}
     cycles = int(window.get('estimated_cycles', 0))
     return Window(
         tuple(map(int, window.get('output_window_bounds', ()))),
         tuple(map(int, window.get('kernel_window_bounds', ()))),
         cycles if 0 < cycles < INFEASIBLE_CYCLES else None) if window else None
-  except (ValueError, TypeError, AttributeError, OverflowError):
+  except (UserError, ValueError, TypeError, AttributeError, OverflowError):
     return None  # No JSON, or of another form.
 
 

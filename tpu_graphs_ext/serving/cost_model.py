@@ -340,7 +340,7 @@ def config_rows(bounds: BoundsLike, limits: Callable) -> np.ndarray:
             bounds, np.zeros((len(bounds), 0)))))
     if output.ndim != 2 or filters.ndim != 2:
       raise ValueError
-  except (ValueError, TypeError, LookupError) as error:
+  except (ValueError, TypeError, LookupError, OverflowError) as error:
     raise UserError(f'bounds={bounds!r:.100}: must be a list of at least one '
                     "tile, such as [16, 32] or, with a filter's bounds, ([16, "
                     f'32], [4, 8]), or rows of {_CONFIG}') from error
