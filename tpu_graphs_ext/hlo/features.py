@@ -124,14 +124,9 @@ def _convolution(node) -> list:
       dims.output_batch_dimension, dims.output_feature_dimension]
 
 
-# Most instructions have none of these, so their columns are made once.
-_NO_WINDOW = _window(protos.HloInstructionProto())
-_NO_CONVOLUTION = _convolution(protos.HloInstructionProto())
-
-
 def _row(node, is_root: bool) -> list:
   """The columns of NODE_FEATURES for one instruction, as whole numbers."""
-  has, shape, slices = node.HasField, node.shape, schema.MAX_SLICE_DIMS
+  shape, slices = node.shape, schema.MAX_SLICE_DIMS
   return [
       int(is_root),
       # `element_size_in_bits`: 0 in the data set, for XLA dropped it.
@@ -141,9 +136,8 @@ def _row(node, is_root: bool) -> list:
       len(shape.tuple_shapes),
       node.parameter_number,
       *_first(node.dimensions, schema.MAX_DIMS),
-      *(_window(node) if has('window') else _NO_WINDOW),
-      *(_convolution(node) if has('convolution_dimension_numbers')
-        else _NO_CONVOLUTION),
+      *_window(node),
+      *_convolution(node),
       node.feature_group_count,
       node.batch_group_count,
       *_each_with_totals(node.slice_dimensions, slices,

@@ -293,9 +293,8 @@ def _lower_tensorflow(function, arguments: tuple) -> bytes:
   for leaf in leaves:
     shape = tf.TensorShape(getattr(leaf, 'shape', []))
     if not shape.is_fully_defined():
-      sizes = 'unknown' if shape.rank is None else tuple(shape.as_list())
       raise UserError(
-          f'an argument has the shape {sizes}, but a TPU compiles for whole '
+          f'an argument has the shape {shape}, but a TPU compiles for whole '
           'sizes: give one in place of each None, such as the batch, with '
           "--shapes 'f32[8,224,224,3]' or a tf.TensorSpec([8, 224, 224, 3])")
   tensors = {place: tf.TensorSpec(leaf.shape, leaf.dtype)
