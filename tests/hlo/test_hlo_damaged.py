@@ -117,22 +117,13 @@ def reported(module) -> str:
     return str(error)
 
 
-def test_what_damage_has_broken():
+def test_windows_of_any_size():
   module = product(64, 256, 512)
   root = module.computations[0].instructions[-1]
   root.window.dimensions.add(size=2**62)
   root.convolution_dimension_numbers.input_spatial_dimensions.append(0)
   root.convolution_dimension_numbers.output_spatial_dimensions.append(0)
   assert 'has 4,611,686,018,427,387,904 taps; at most' in reported(module)
-  del root.operand_ids[:]
-  assert 'does not precede it' in reported(module)
-  module = tiny_loops.counting(0, 12)  # A comparison of one number.
-  del module.computations[1].instructions[3].operand_ids[1:]
-  assert 'refers to' in reported(module)
-  module = tiled([64, 256], [8, 2], 100)
-  root = module.computations[0].instructions[-1]
-  root.backend_config = root.backend_config.replace(b'8', b'1 0', 1)
-  assert '1 kernel' in reported(module)
 
 
 def test_hundreds_of_thousands_of_dimensions():
@@ -159,22 +150,6 @@ def test_limits(monkeypatch):
   monkeypatch.setattr(protos, 'MAX_INSTRUCTIONS', 1)
   with pytest.raises(UserError, match='has 2 instructions; at most 1 are read'):
     tuning.tile_kernels(tiny_tuning.tile_data())
-
-
-def test_thousands_of_modules_and_of_nested_messages(tmp_path):
-  data = protos.TuningData(modules=tiny_tuning.tile_data().modules[:] * 1000)
-  with damage.within_limits('modules'):
-    kernel, = tuning.tile_kernels(data)
-  assert kernel.num_configs == 2000
-  deep = b''
-  for _ in range(20_000):  # Field 1, a message of that length, in itself.
-    size, length = len(deep), b''
-    while size > 127:
-      length, size = length + bytes([size & 127 | 128]), size >> 7
-    deep = b'\x0a' + length + bytes([size]) + deep
-  (tmp_path / 'x.pb').write_bytes(deep)
-  with pytest.raises(UserError, match='bytes are not a whole TuningData'):
-    tuning.read_results(str(tmp_path / 'x.pb'))
 
 
 def test_another_file_is_not_replaced(tmp_path):

@@ -58,29 +58,16 @@ def test_scores_are_those_of_forward(model, ranker, tmp_path, monkeypatch):
   np.testing.assert_array_equal(model.score(arrays, TILES), expected)
 
 
-def test_tiles_are_bounds_pairs_or_rows():
-  row = np.zeros(24, np.float32)
-  row[8:14], row[14:16] = [16, 32, 0, 0, 0, 0], [48, 512]
-
-  def rows_of(tiles, *limits):
-    return cost_model.config_rows(tiles, lambda: limits)
-
-  for tiles in (np.array([[16, 32]]), [(16, 32)], [row.tolist()],
-                [([16, 32], [])]):
-    np.testing.assert_array_equal(rows_of(tiles, [99, 32], []), [row])
-  row[:6], row[6:8] = [3, 5, 0, 0, 0, 0], [8, 15]
-  np.testing.assert_array_equal(
-      rows_of([(np.array([16, 32]), (3, 5))] * 2, [16, 32], [3, 9]), [row, row])
-
-
-def test_bounds_are_those_of_the_kernel(model):
+def test_tiles_are_bounds_pairs_or_rows(model):
   lists = dataclasses.replace(TILED, edge_index=TILED.edge_index.tolist())
-  said = model.explain(lists, [16, 32])
-  assert said == explained(TILED, features.config_features([], [16, 32]))
+  row = features.config_features([], [16, 32])
+  for tile in [16, 32], np.array([16, 32]), ([16, 32], ()), row.tolist():
+    said = model.explain(lists, tile)
+    assert said == explained(TILED, row)
   choice = model.rank(TILED, top=1, bounds=[[16, 32]]).choices[0]
   assert model.explain(saved_run.arrays_of(TILED), choice) == said
-  tile = ([2, 4, 1, 1], [3, 1, 16, 1])
-  assert model.explain(CONVOLUTION, tile).kernel_bounds == (3, 1, 16, 1)
+  tile = (np.array([2, 4, 1, 1]), (3, 1, 16, 1))
+  assert model.explain(CONVOLUTION, tile).kernel_bounds == tile[1]
   assert model.score(CONVOLUTION, [tile]).shape == (1,)
   for kernel, bad, message in (
       (TILED, [16], r'bounds \[16.0\] of the tiled tensor; they must be 2 '),

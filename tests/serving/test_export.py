@@ -14,7 +14,7 @@ import tensorflow as tf
 from support import model_checks, saved_run, tiny_kernels
 from support.places import PROJECT, SUPPORT
 from support.saved_run import KERNELS
-from tpu_graphs_ext import cli, load_models
+from tpu_graphs_ext import cli, files, load_models
 from tpu_graphs_ext.engine import scoring
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.serving import export, tf_program
@@ -132,8 +132,7 @@ def test_exported_scores_of_every_model(name, tmp_path):
 
 
 def names_in(folder):
-  return sorted(os.path.relpath(os.path.join(parent, name), folder)
-                for parent, _, names in os.walk(folder) for name in names)
+  return sorted(name for name, _ in files.contents(folder))
 
 
 @pytest.fixture
