@@ -3,69 +3,14 @@
 `test_readers.py` damages the bytes of files.
 """
 
-import hypothesis
 import numpy as np
 import pytest
-from hypothesis import strategies
 
 from support import damage, hostile_modules, tiny_loops, tiny_tuning
 from support.tiny_hlo import convolution, elementwise, product, tiled
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.hlo import (
-  features,
-  kernel_sources,
-  programs,
-  protos,
-  tuning,
-)
+from tpu_graphs_ext.hlo import kernel_sources, programs, protos, tuning
 from tpu_graphs_ext.serving import compiler_report
-
-NUMBERS = strategies.integers(-2 ** 63, 2 ** 63 - 1) | strategies.integers(
-    -2, 12)
-
-
-@strategies.composite
-def modules(draw):
-  """An HLO module with lists of all lengths, and references to anything."""
-  module = protos.HloModuleProto(name='m', entry_computation_id=draw(NUMBERS))
-  for _ in range(draw(strategies.integers(0, 3))):
-    computation = module.computations.add(
-        id=draw(NUMBERS), root_id=draw(NUMBERS))
-    for _ in range(draw(strategies.integers(0, 4))):
-      node = computation.instructions.add(
-          id=draw(NUMBERS), parameter_number=draw(NUMBERS),
-          opcode=draw(strategies.sampled_from(
-              ['parameter', 'fusion', 'convolution', 'reduce', 'tuple', 'no'])))
-      for numbers in (node.operand_ids, node.called_computation_ids,
-                      node.dimensions, node.shape.dimensions,
-                      node.shape.layout.minor_to_major,
-                      node.dynamic_slice_sizes):
-        numbers.extend(draw(strategies.lists(NUMBERS, max_size=9)))
-      for _ in range(draw(strategies.integers(0, 3))):
-        node.window.dimensions.add(size=draw(NUMBERS), stride=draw(NUMBERS))
-        node.slice_dimensions.add(start=draw(NUMBERS), limit=draw(NUMBERS))
-  return module
-
-
-def featurized(module) -> None:
-  with damage.within_limits(module):
-    try:
-      features.module_arrays(module)
-    except UserError:
-      pass
-
-
-@damage.examples(25)
-@hypothesis.given(modules())
-def test_any_module(module):
-  featurized(module)
-
-
-@pytest.mark.survive
-@damage.examples(2500)
-@hypothesis.given(modules())
-def test_many_modules(module):
-  featurized(module)
 
 
 def looping():

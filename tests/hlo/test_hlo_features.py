@@ -67,9 +67,9 @@ def test_shape_columns_and_those_of_nothing():
   for group in ('slice_dims_start', 'dynamic_slice_sizes',
                 'padding_config_edge_padding_low'):
     assert columns(row, group) == [0, 0, 0, 1]
-  # 2**40 * 2**40 = 2**80, of which the low 64 bits are 0; the sum is 2**41.
-  module, _ = single('made-up', dims=(2**40, 2**40), element_type='F8E5M2')
-  assert columns(row_of(module), 'shape_dimensions')[-2:] == [2.0**41, 0]
+  # In 64 bits 2**62 + 2**62 is negative, and of 2**124 nothing is left.
+  module, _ = single('made-up', dims=(2**62, 2**62), element_type='F8E5M2')
+  assert columns(row_of(module), 'shape_dimensions')[-2:] == [-2.0**63, 0]
   # An opcode and an element type that are not listed.
   assert not any(columns(row_of(module), 'shape_element_type'))
   assert features.module_arrays(module).node_opcode == [schema.UNKNOWN_OPCODE]
