@@ -86,11 +86,15 @@ def condition_in_a_fusion(module):
   node.called_computation_ids.append(300)
 
 
-def limit_that_is_a_product(module):
+def computed_limit(module, opcode, count):
+  """The limit is `count` operations, of the one before and 12 or itself."""
   entry = module.computations[2]
   del entry.instructions[-2:]
-  whole(entry, 96, 'multiply', [92, 92])
-  state(entry, 94, 'tuple', [93, 96])
+  last = 92
+  for number in range(1000, 1000 + count):
+    whole(entry, number, opcode, [last, 92 if opcode == 'add' else last])
+    last = number
+  state(entry, 94, 'tuple', [93, last])
   state(entry, 95, 'while', [94], called_computation_ids=[100, 110])
 
 
@@ -130,27 +134,6 @@ def calls_itself(module):
   called.instructions[2].called_computation_ids.append(300)
 
 
-def many_additions(module):
-  """The limit, after 5,000 of them, which are too many to follow by calls."""
-  entry = module.computations[2]
-  del entry.instructions[-2:]
-  for number in range(1000, 6000):
-    whole(entry, number, 'add', [number - 1 if number > 1000 else 91, 92])
-  state(entry, 94, 'tuple', [93, 5999])
-  state(entry, 95, 'while', [94], called_computation_ids=[100, 110])
-
-
-def many_squares(module):
-  """The limit has more digits than memory has bytes."""
-  entry = module.computations[2]
-  del entry.instructions[-2:]
-  for number in range(1000, 1060):
-    last = number - 1 if number > 1000 else 92
-    whole(entry, number, 'multiply', [last, last])
-  state(entry, 94, 'tuple', [93, 1059])
-  state(entry, 95, 'while', [94], called_computation_ids=[100, 110])
-
-
 def many_conditions(module):
   """Each is the one before, twice."""
   condition = module.computations[1]
@@ -162,12 +145,13 @@ def many_conditions(module):
 
 @pytest.mark.parametrize('change, operands, trips', [
     (in_a_fusion, (), 4), (condition_in_a_fusion, (), 12),
-    (limit_that_is_a_product, (), 144), (compared, (122, 130), 6),
+    (computed_limit, ('multiply', 1), 144), (compared, (122, 130), 6),
     (compared, (130, 122), 6), (compared, (122, 123), None),
     (one_element, (1,), 12), (one_element, (2,), None),
     (tuple_in_a_tuple, (), 12), (unknown_step, (), None),
-    (calls_itself, (), None), (many_additions, (), 60_000),
-    (many_squares, (), None), (many_conditions, (), None)])
+    (calls_itself, (), None), (many_conditions, (), None),
+    (computed_limit, ('add', 5000), 60_012),  # Too many to follow by calls.
+    (computed_limit, ('multiply', 60), None)])  # More digits than memory.
 def test_trips_of_a_loop_that_computes(change, operands, trips):
   module = counting(0, 12)
   change(module, *operands)
