@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from support.tiny_hlo import add, convolution, elementwise, product
+from support.tiny_hlo import add, convolution, elementwise, matmul, product
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import costs, protos
 
@@ -57,13 +57,8 @@ def test_taps_beside_the_image_are_not_counted(stride, base, window, padding):
 
 
 def test_a_dot():
-  module = elementwise([8, 64, 256], opcode='dot')
-  entry = module.computations[0]
-  add(entry, 9, 'parameter', [8, 256, 512], parameter_number=1)
-  root = entry.instructions[1]
-  root.operand_ids.append(9)
-  root.shape.dimensions[:] = [8, 64, 512]
-  root.dot_dimension_numbers.lhs_contracting_dimensions.append(2)
+  module = matmul((8, 64, 256), (8, 256, 512), (8, 64, 512),
+               lhs_contracting_dimensions=[2], rhs_contracting_dimensions=[1])
   assert costs.cost_of(module).flops == 8 * 2 * 64 * 256 * 512
 
 

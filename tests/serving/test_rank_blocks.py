@@ -7,7 +7,7 @@ import re
 import pytest
 import tensorflow as tf
 
-from support import tiny_hlo
+from support.tiny_hlo import add, elementwise, matmul
 from tpu_graphs_ext import cli
 from tpu_graphs_ext.analytic.products import (
   GroupedProduct,
@@ -20,77 +20,52 @@ from tpu_graphs_ext.serving import blocks
 from tpu_graphs_ext.serving.cost_model import CostModel
 
 
-def product_module(x=(512, 256), w=(256, 1024), out=(512, 1024),
-                   types=('BF16', 'BF16', 'BF16'), swapped=False, **numbers):
-  """entry: dot(parameter 0, parameter 1), or the other way round."""
-  module = protos.HloModuleProto(name='product', entry_computation_id=1)
-  entry = module.computations.add(id=1, root_id=12)
-  for number, dims in enumerate((x, w)):
-    tiny_hlo.add(entry, 10 + number, 'parameter', dims,
-                 element_type=types[number], parameter_number=number)
-  dot = tiny_hlo.add(entry, 12, 'dot', out, element_type=types[2],
-                     operands=[11, 10] if swapped else [10, 11])
-  dims = dot.dot_dimension_numbers
-  numbers = {'lhs_contracting_dimensions': [1],
-             'rhs_contracting_dimensions': [0], **numbers}
-  for name, values in numbers.items():
-    getattr(dims, name).extend(values)
-  return module
-
-
 def test_products_of_matrices():
-  assert product_of(product_module()) == Product(1, 512, 256, 1024, 2, 2, 2)
-  whole = product_module(types=('S8', 'S8', 'S32'))
+  assert product_of(matmul()) == Product(1, 512, 256, 1024, 2, 2, 2)
+  whole = matmul(types=('S8', 'S8', 'S32'))
   assert product_of(whole) == Product(1, 512, 256, 1024, 1, 1, 4, narrow='int8')
-  floats = product_module(types=('F8E4M3FN', 'F8E5M2', 'BF16'))
+  floats = matmul(types=('F8E4M3FN', 'F8E5M2', 'BF16'))
   assert product_of(floats) == Product(1, 512, 256, 1024, 1, 1, 2, narrow='fp8')
   # jnp.einsum('bqhd,bkhd->bhqk'): batch 2 x 4, k 128, rows 64, columns 32.
-  attention = product_module(
+  attention = matmul(
       (2, 64, 4, 128), (2, 32, 4, 128), (2, 4, 64, 32),
       lhs_contracting_dimensions=[3], rhs_contracting_dimensions=[3],
       lhs_batch_dimensions=[0, 2], rhs_batch_dimensions=[0, 2])
   assert product_of(attention) == Product(8, 64, 128, 32, 2, 2, 2)
   # Rows are the first argument's, whatever the order.
-  module = product_module(
-      out=(1024, 512), swapped=True, lhs_contracting_dimensions=[0],
-      rhs_contracting_dimensions=[1])
+  module = matmul(out=(1024, 512), swapped=True, lhs_contracting_dimensions=[0],
+                  rhs_contracting_dimensions=[1])
   assert product_of(module) == Product(1, 512, 256, 1024, 2, 2, 2)
 
 
 def test_calls_of_jitted_functions_are_inlined():
   """entry: (0, dot(x, w))[1], where a called function makes the tuple."""
-  module = product_module()
+  module = matmul()
   callee = module.computations[0]
-  tiny_hlo.add(callee, 13, 'tuple', [], operands=[10, 12])
+  add(callee, 13, 'tuple', [], operands=[10, 12])
   callee.root_id = 13
   module.entry_computation_id = 2
   entry = module.computations.add(id=2, root_id=23)
   for number, dims in enumerate(((512, 256), (256, 1024))):
-    tiny_hlo.add(entry, 20 + number, 'parameter', dims, element_type='BF16',
-                 parameter_number=number)
-  tiny_hlo.add(entry, 22, 'call', [], operands=[20, 21],
-               called_computation_ids=[1])
-  tiny_hlo.add(entry, 23, 'get-tuple-element', [512, 1024], operands=[22],
-               tuple_index=1)
+    add(entry, 20 + number, 'parameter', dims, element_type='BF16',
+        parameter_number=number)
+  add(entry, 22, 'call', [], operands=[20, 21], called_computation_ids=[1])
+  add(entry, 23, 'get-tuple-element', [512, 1024], operands=[22], tuple_index=1)
   assert product_of(module) == Product(1, 512, 256, 1024, 2, 2, 2)
 
 
 def test_weights_are_read_in_their_stored_type():
-  module = product_module(types=('BF16', 'S8', 'BF16'))
+  module = matmul(types=('BF16', 'S8', 'BF16'))
   entry = module.computations[0]
-  dot = protos.HloInstructionProto()
-  dot.CopyFrom(entry.instructions.pop())
-  tiny_hlo.add(entry, 13, 'convert', [256, 1024], operands=[11],
-               element_type='BF16')
-  dot.operand_ids[:] = [10, 13]
-  entry.instructions.append(dot)
+  entry.instructions[2].operand_ids[1] = 13
+  add(entry, 13, 'convert', [256, 1024], operands=[11], element_type='BF16')
   assert product_of(module) == Product(1, 512, 256, 1024, 2, 1, 2)
 
 
 def test_other_functions_are_refused():
   with pytest.raises(UserError, match=r"is one matrix product.* has tanh"):
-    product_of(tiny_hlo.elementwise([4, 8]))
-  module = product_module((256, 256), (256, 256), (256, 256))
+    product_of(elementwise([4, 8]))
+  module = matmul((256, 256), (256, 256), (256, 256))
   x, _, dot = module.computations[0].instructions
   for number, name in (12, 'f64'), (32, 'f4e2m1fn'):  # TF 2.15 lacks this.
     x.shape.element_type = number
@@ -100,7 +75,7 @@ def test_other_functions_are_refused():
   with pytest.raises(UserError, match='an argument by itself'):
     product_of(module)
   with pytest.raises(UserError, match='multiplies a tensor without elements'):
-    product_of(product_module((512, 0), (0, 1024)))
+    product_of(matmul((512, 0), (0, 1024)))
 
 
 PRODUCT = Product(1, 2048, 8192, 8192, 2, 2, 2)
@@ -158,24 +133,21 @@ def with_epilogue(*opcodes, second=False, **parameters):
   `second`: another product of parameter 0, with parameter 9, is an operand of
   the first of them.
   """
-  module = product_module()
+  module = matmul()
   entry = module.computations[0]
   operands = [12]
   for number, (name, dims) in enumerate(parameters.items()):
-    tiny_hlo.add(entry, 30 + number, 'parameter', dims, element_type='F32',
-                 parameter_number=2 + number).name = name
+    add(entry, 30 + number, 'parameter', dims, parameter_number=2 + number
+        ).name = name
     operands.append(30 + number)
   if second:
-    tiny_hlo.add(entry, 40, 'parameter', [256, 1024], element_type='BF16',
-                 parameter_number=9)
-    dot = tiny_hlo.add(entry, 41, 'dot', [512, 1024], element_type='BF16',
-                       operands=[10, 40])
-    dot.dot_dimension_numbers.lhs_contracting_dimensions.append(1)
-    dot.dot_dimension_numbers.rhs_contracting_dimensions.append(0)
+    add(entry, 40, 'parameter', [256, 1024], parameter_number=9)
+    add(entry, 41, 'dot', [512, 1024], operands=[10, 40], dot_dimension_numbers=
+        entry.instructions[2].dot_dimension_numbers)
     operands.append(41)
   for number, opcode in enumerate(opcodes):
-    tiny_hlo.add(entry, 50 + number, opcode, [512, 1024], element_type='BF16',
-                 operands=operands)
+    add(entry, 50 + number, opcode, [512, 1024], element_type='BF16',
+        operands=operands)
     operands = [50 + number]
   entry.root_id = operands[0]
   return module
@@ -212,15 +184,14 @@ def doubling_calls(depth):
   for level in range(1, depth + 1):
     caller = module.computations.add(id=level + 100, root_id=1000 * level + 4)
     for number, parameter in enumerate(entry_ids):
-      tiny_hlo.add(caller, 1000 * level + number, 'parameter',
-                   parameter.shape.dimensions, element_type='BF16',
-                   parameter_number=number)
+      add(caller, 1000 * level + number, 'parameter',
+          parameter.shape.dimensions, parameter_number=number)
     for number in (2, 3):
-      tiny_hlo.add(caller, 1000 * level + number, 'call', [512, 1024],
-                   operands=[1000 * level, 1000 * level + 1],
-                   called_computation_ids=[level + 99])
-    tiny_hlo.add(caller, 1000 * level + 4, 'add', [512, 1024], operands=[
-        1000 * level + 2, 1000 * level + 3], element_type='BF16')
+      add(caller, 1000 * level + number, 'call', [512, 1024],
+          operands=[1000 * level, 1000 * level + 1],
+          called_computation_ids=[level + 99])
+    add(caller, 1000 * level + 4, 'add', [512, 1024],
+        operands=[1000 * level + 2, 1000 * level + 3])
   module.entry_computation_id = depth + 100
   return module
 
@@ -242,9 +213,9 @@ def test_what_is_no_epilogue():
   module.computations[0].instructions[-1].shape.dimensions[:] = [512]
   with pytest.raises(UserError, match='its result has not the 524,288 elem'):
     product_of(module)
-  computed = product_module()
+  computed = matmul()
   entry = computed.computations[0]
-  tiny_hlo.add(entry, 13, 'tanh', [512, 256], operands=[10])
+  add(entry, 13, 'tanh', [512, 256], operands=[10])
   entry.instructions[2].operand_ids[0] = 13
   with pytest.raises(UserError, match='tanh computes an operand of its'):
     product_of(computed)
@@ -252,11 +223,10 @@ def test_what_is_no_epilogue():
 
 def grouped_module(x, w, out, contracted, ragged, group):
   """entry: ragged-dot(parameter 0, parameter 1, sizes of 8 groups)."""
-  module = product_module(x, w, out)
+  module = matmul(x, w, out)
   entry = module.computations[0]
-  tiny_hlo.add(entry, 14, 'parameter', [8], element_type='S32',
-               parameter_number=2)
-  node = next(node for node in entry.instructions if node.id == 12)
+  add(entry, 14, 'parameter', [8], element_type='S32', parameter_number=2)
+  node = entry.instructions[2]
   node.opcode = 'ragged-dot'
   node.operand_ids.append(14)
   node.ClearField('dot_dimension_numbers')
@@ -289,7 +259,7 @@ def test_grouped_products():
   module = grouped_module(
       (1024, 256), (8, 256, 512), (1024, 512), (1, 1), 0, [0])
   entry = module.computations[0]
-  tiny_hlo.add(entry, 20, 'tanh', [1024, 512], operands=[entry.root_id])
+  add(entry, 20, 'tanh', [1024, 512], operands=[entry.root_id])
   entry.root_id = 20
   with pytest.raises(UserError, match='has tanh'):
     product_of(module)
@@ -298,7 +268,7 @@ def test_grouped_products():
 
 
 def test_a_jax_that_is_too_new_is_no_fault_of_the_block(monkeypatch):
-  ranking = blocks.rank_blocks(product_of(product_module(
+  ranking = blocks.rank_blocks(product_of(matmul(
       (512, 256), (256, 512), (512, 512))), 'v5e', top=1)
   checker, reasons = blocks.block_kernels, []
 

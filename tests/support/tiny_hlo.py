@@ -92,3 +92,18 @@ def product(rows, contracted, columns, layout=None, element_type='F32'):
   numbers.input_feature_dimension = numbers.output_feature_dimension = 1
   numbers.kernel_output_feature_dimension = 1
   return module
+
+
+def matmul(x=(512, 256), w=(256, 1024), out=(512, 1024),
+           types=('BF16', 'BF16', 'BF16'), swapped=False, **numbers):
+  """entry: dot(parameter 0, parameter 1), or the other way round."""
+  module = protos.HloModuleProto(name='product', entry_computation_id=1)
+  entry = module.computations.add(id=1, root_id=12)
+  for number, dims in enumerate((x, w)):
+    add(entry, 10 + number, 'parameter', dims, element_type=types[number],
+        parameter_number=number)
+  add(entry, 12, 'dot', out, element_type=types[2],
+      operands=[11, 10] if swapped else [10, 11], dot_dimension_numbers={
+          'lhs_contracting_dimensions': [1],
+          'rhs_contracting_dimensions': [0], **numbers})
+  return module
