@@ -58,7 +58,8 @@ def test_taps_beside_the_image_are_not_counted(stride, base, window, padding):
 
 def test_a_dot():
   module = matmul((8, 64, 256), (8, 256, 512), (8, 64, 512),
-               lhs_contracting_dimensions=[2], rhs_contracting_dimensions=[1])
+                  lhs_contracting_dimensions=[2],
+                  rhs_contracting_dimensions=[1])
   assert costs.cost_of(module).flops == 8 * 2 * 64 * 256 * 512
 
 

@@ -1,5 +1,6 @@
 """Exported models: scores, errors, and the folder that they are in."""
 
+import functools
 import json
 import os
 import re
@@ -23,6 +24,7 @@ from tpu_graphs_ext.tasks.tile import LoadSettings
 
 PAGE = PROJECT / 'docs' / 'serving.md'
 KERNEL = saved_run.arrays_of(KERNELS[0])
+ALL = [*KERNELS, *tiny_kernels.corner_cases()]
 
 
 @pytest.fixture(scope='module')
@@ -42,9 +44,9 @@ def loaded(exported):
 
 @pytest.fixture(scope='module')
 def expected(saved_model_dir):
-  """Scores of all kernels."""
+  """Scores of `ALL`."""
   ranker = scoring.load_ranker(saved_model_dir, LoadSettings())
-  return [ranker.scored(kernel).given for kernel in KERNELS]
+  return [ranker.scored(kernel).given for kernel in ALL]
 
 
 def run(loaded, arrays):
@@ -54,7 +56,7 @@ def run(loaded, arrays):
 
 
 def test_scores_of_kernels(loaded, expected):
-  for kernel, scores in zip(KERNELS, expected):
+  for kernel, scores in zip(ALL, expected):
     np.testing.assert_allclose(run(loaded, saved_run.arrays_of(kernel)), scores,
                                rtol=1e-5, atol=1e-5)
   opcode = KERNEL['node_opcode'].copy()
@@ -112,11 +114,10 @@ CASES = [name + suffix for name in load_models.model_names()
          if not suffix or load_models.takes(name, 'feature_stats')]
 
 
-@pytest.mark.parametrize('name', [  # Tracing others takes seconds.
-    name if name == 'MLP' else pytest.param(name, marks=pytest.mark.slow)
-    for name in CASES])
+@pytest.mark.slow  # Tracing one takes seconds.
+@pytest.mark.parametrize('name', CASES)
 def test_exported_scores_of_every_model(name, tmp_path):
-  kernels = [*model_checks.kernels(), *KERNELS, *tiny_kernels.corner_cases()]
+  kernels = [*model_checks.kernels(), *ALL]
   stats = model_checks.stats_of(model_checks.kernels())
   model = model_checks.make(name)
   ranker = scoring.Ranker(model, stats, model_checks.NUM_OPS, TILE)
@@ -137,7 +138,9 @@ def names_in(folder):
 
 @pytest.fixture
 def unsaved(monkeypatch):
-  """Nothing is traced or saved, but a file of that name."""
+  """Nothing is traced or saved, but a file of that name; a model loads once."""
+  monkeypatch.setattr(
+      scoring, 'load_ranker', functools.cache(scoring.load_ranker))
   monkeypatch.setattr(
       tf_program, 'compiled', lambda *unused, **options: tf.function(
           lambda x: x, input_signature=[tf.TensorSpec([None], name='x')]))
