@@ -157,9 +157,12 @@ def nested(levels, called_by_first=()):
 
 
 def test_work_is_bounded_by_the_size_of_the_module():
-  for levels in 4, 1500:  # Its root alone is the kernel.
+  for levels in 4, 53:  # Its root alone is the kernel.
     cost = costs.cost_of(nested(levels))
     assert cost.bytes == 1024 * (2 ** (levels - 1) + 1)
+  for levels in 54, 1500:
+    with pytest.raises(UserError, match="'m': its operations or bytes exceed"):
+      costs.cost_of(nested(levels))
   with pytest.raises(UserError, match='does not precede it'):
     costs.cost_of(nested(2, called_by_first=[0]))
 

@@ -140,6 +140,9 @@ def test_windows_that_are_missing_or_infeasible():
   for config, window in (
       (b'', None), (b'{"window_con', None), (b'[]', None),
       (b'[' * 99_999, None),
+      (b'{"window_config": {"output_window_bounds": [1, 9223372036854775808]}}',
+       None),
+      (b'{"window_config": {"buffering_level": "2"}}', ((), (), None)),
       (b'{"window_config": {"estimated_cycles": "9223372036854775807",'
        b' "output_window_bounds": ["8", "2"]}}', ((8, 2), (), None))):
     root.backend_config = config

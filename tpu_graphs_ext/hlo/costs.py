@@ -48,17 +48,22 @@ class _Computation(NamedTuple):
 def cost_of(kernel: protos.HloModuleProto) -> Cost:
   """The cost of a kernel, as `tpu_compiler.kernels_of` splits it off.
 
-  Raises UserError if an instruction refers to what does not precede it.
+  Raises UserError if an instruction refers to what does not precede it, or a
+  number has more than 64 bits.
   """
   known: dict[int, _Computation] = {}
   try:
     for computation in kernel.computations:  # In order: callees first.
       known[computation.id] = _summary(computation, known)
-    return _cost(kernel, known)
+    cost = _cost(kernel, known)
   except LookupError as error:
     raise UserError(
         f'HLO module {kernel.name!r}: an instruction refers to what does not '
         f'precede it ({error}); the module is damaged') from error
+  if max(map(abs, cost)) >> 63:
+    raise UserError(f'HLO module {kernel.name!r}: its operations or bytes '
+                    'exceed 64 bits; the module is damaged')
+  return cost
 
 
 def _cost(kernel: protos.HloModuleProto,

@@ -178,10 +178,13 @@ def window_of(node: protos.HloInstructionProto) -> Optional[Window]:
     window = files.parse_json(node.backend_config, node.name).get(
         'window_config') or {}
     cycles = int(window.get('estimated_cycles', 0))
-    return Window(
-        tuple(map(int, window.get('output_window_bounds', ()))),
-        tuple(map(int, window.get('kernel_window_bounds', ()))),
-        cycles if 0 < cycles < INFEASIBLE_CYCLES else None) if window else None
+    output, filters = (tuple(map(int, window.get(f'{of}_window_bounds', ())))
+                       for of in ('output', 'kernel'))
+    if not window or not all(
+        bound in range(1 << 63) for bound in output + filters):
+      return None
+    return Window(output, filters,
+                  cycles if 0 < cycles < INFEASIBLE_CYCLES else None)
   except (UserError, ValueError, TypeError, AttributeError, OverflowError):
     return None  # No JSON, or of another form.
 
