@@ -34,7 +34,8 @@ def columns(row, group):
 def single(opcode='copy', dims=(), **fields):
   module = protos.HloModuleProto(name='single')
   entry = module.computations.add(id=1, name='entry', root_id=2)
-  return module, add(entry, 2, opcode, dims, **fields)
+  add(entry, 2, opcode, dims, **fields)
+  return module
 
 
 def test_graph_of_two_computations():
@@ -68,7 +69,7 @@ def test_shape_columns_and_those_of_nothing():
                 'padding_config_edge_padding_low'):
     assert columns(row, group) == [0, 0, 0, 1]
   # In 64 bits 2**62 + 2**62 is negative, and of 2**124 nothing is left.
-  module, _ = single('made-up', dims=(2**62, 2**62), element_type='F8E5M2')
+  module = single('made-up', dims=(2**62, 2**62), element_type='F8E5M2')
   assert columns(row_of(module), 'shape_dimensions')[-2:] == [-2.0**63, 0]
   # An opcode and an element type that are not listed.
   assert not any(columns(row_of(module), 'shape_element_type'))
@@ -87,21 +88,20 @@ def test_what_stays_on_chip_is_marked():
 
 
 def test_window_and_convolution_columns():
-  module, conv = single('convolution', feature_group_count=4,
-                        batch_group_count=1)
-  conv.window.dimensions.add(size=3, stride=2, padding_low=-1, padding_high=4,
-                             window_dilation=1, base_dilation=5,
-                             window_reversal=True)
-  conv.window.dimensions.add(size=7, stride=1, padding_low=2, padding_high=0,
-                             window_dilation=1, base_dilation=1)
-  dims = conv.convolution_dimension_numbers
-  dims.input_batch_dimension, dims.input_feature_dimension = 3, 2
-  dims.input_spatial_dimensions.extend([0, 1])
-  dims.kernel_input_feature_dimension = 2
-  dims.kernel_output_feature_dimension = 3
-  dims.kernel_spatial_dimensions.extend([1, 0])
-  dims.output_batch_dimension, dims.output_feature_dimension = 1, 4
-  row = row_of(module)
+  row = row_of(single(
+      'convolution', feature_group_count=4, batch_group_count=1,
+      window={'dimensions': [
+          {'size': 3, 'stride': 2, 'padding_low': -1, 'padding_high': 4,
+           'window_dilation': 1, 'base_dilation': 5, 'window_reversal': True},
+          {'size': 7, 'stride': 1, 'padding_low': 2, 'window_dilation': 1,
+           'base_dilation': 1}]},
+      convolution_dimension_numbers={
+          'input_batch_dimension': 3, 'input_feature_dimension': 2,
+          'input_spatial_dimensions': [0, 1],
+          'kernel_input_feature_dimension': 2,
+          'kernel_output_feature_dimension': 3,
+          'kernel_spatial_dimensions': [1, 0],
+          'output_batch_dimension': 1, 'output_feature_dimension': 4}))
   for group, expected in {
       'window_size': [3, 7, 0, 0, 0, 0, 10, 21],
       'window_stride': [2, 1, 0, 0, 0, 0, 3, 2],
@@ -116,11 +116,12 @@ def test_window_and_convolution_columns():
 
 
 def test_slice_and_padding_columns_keep_two_dimensions_but_total_all():
-  module, node = single('pad', dynamic_slice_sizes=[2, 3, 5])
-  for start, stride, limit in ((1, 1, 10), (2, 2, 20), (3, 4, 30)):
-    node.slice_dimensions.add(start=start, stride=stride, limit=limit)
-  node.padding_config.dimensions.add(edge_padding_low=1, edge_padding_high=-2)
-  row = row_of(module)
+  row = row_of(single(
+      'pad', dynamic_slice_sizes=[2, 3, 5], slice_dimensions=[
+          {'start': start, 'stride': stride, 'limit': limit}
+          for start, stride, limit in ((1, 1, 10), (2, 2, 20), (3, 4, 30))],
+      padding_config={'dimensions': [
+          {'edge_padding_low': 1, 'edge_padding_high': -2}]}))
   for group, expected in {
       'slice_dims_start': [1, 2, 6, 6], 'slice_dims_stride': [1, 2, 7, 8],
       'slice_dims_limit': [10, 20, 60, 6000],

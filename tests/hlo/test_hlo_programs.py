@@ -111,43 +111,37 @@ def test_notes_of_other_backends_are_dropped():
 
 
 def test_devices_of_a_module():
-  def devices(change):
-    module = elementwise([64, 256])
-    change(module, module.computations[0].instructions[1])
+  def devices(listed=None, of_module=None, opcode='all-reduce', **fields):
+    module = protos.HloModuleProto(**of_module or {})
+    node = add(module.computations.add(), 1, opcode, [64, 256], **fields)
+    node.MergeFromString(protos.DeviceGroups(
+        collective_device_list=listed).SerializeToString())
     program = programs.of_module(module)
     return program.replicas, program.partitions
 
-  assert devices(lambda module, node: None) == (1, 1)
-  assert devices(lambda module, node: node.sharding.
-                 tile_assignment_dimensions.extend([2, 4])) == (1, 8)
-  assert devices(lambda module, node: module.frontend_attributes.map.update(
-      {'xla.sdy.meshes': '{m = #sdy.mesh<["a"=2, "b"=3]>}'})) == (1, 6)
+  assert devices() == (1, 1)
+  assert devices(sharding={'tile_assignment_dimensions': [2, 4]}) == (1, 8)
+  assert devices(of_module={'frontend_attributes': {'map': {
+      'xla.sdy.meshes': '{m = #sdy.mesh<["a"=2, "b"=3]>}'}}}) == (1, 6)
   # All-reduce over replicas; with a channel, over partitions.
-  assert devices(lambda module, node: node.replica_groups.add().
-                 replica_ids.extend([0, 3])) == (4, 1)
-  assert devices(lambda module, node: (setattr(node, 'channel_id', 1), (
-      node.source_target_pairs.add(source=1, target=2)))) == (1, 3)
+  assert devices(replica_groups=[{'replica_ids': [0, 3]}]) == (4, 1)
+  assert devices(channel_id=1, source_target_pairs=[
+      {'source': 1, 'target': 2}]) == (1, 3)
   # As JAX writes groups since 0.4.34, and how XLA writes many.
-  groups = protos.DeviceGroups()
-  listed = groups.collective_device_list
-  listed.replica_groups.add().replica_ids.extend([0, 1])
-
-  def collective(module, node):
-    node.opcode = 'all-reduce'
-    node.MergeFromString(groups.SerializeToString())
-
-  assert devices(collective) == (2, 1)
-  listed.iota_replica_group_list.num_replica_groups = 4
-  listed.iota_replica_group_list.num_devices_per_group = 2
-  assert devices(collective) == (8, 1)
+  listed = {'replica_groups': [{'replica_ids': [0, 1]}]}
+  assert devices(listed) == (2, 1)
+  listed['iota_replica_group_list'] = {
+      'num_replica_groups': 4, 'num_devices_per_group': 2}
+  assert devices(listed) == (8, 1)
+  assert devices(listed, opcode='tanh') == (1, 1)
   options = protos.CompileOptions.FromString(
       tpu_compiler.compile_options(2, 4)).executable_build_options
   assert list(options.allow_spmd_sharding_propagation_to_output) == [True]
   assert [list(each.replica_device_ids)
           for each in options.device_assignment.computation_devices] == [
               [0, 4], [1, 5], [2, 6], [3, 7]]
-  assert devices(lambda module, node: module.device_assignment.CopyFrom(
-      options.device_assignment)) == (2, 4)
+  assert devices(of_module={'device_assignment': options.device_assignment}
+                 ) == (2, 4)
 
 
 def test_names_of_generations_and_of_topologies_with_enough_devices():

@@ -59,19 +59,15 @@ def convolution():
         parameter_number=1)
     add(computation, first + 2, 'parameter', [3, 3, 256, 384],
         element_type='BF16', parameter_number=2)
-  product = add(body, 13, 'convolution', [32, 4, 4, 384], [3, 0, 2, 1],
-                [11, 12])
-  for _ in range(2):
-    product.window.dimensions.add(size=3, stride=2, window_dilation=1,
-                                  base_dilation=1)
-  numbers = product.convolution_dimension_numbers
-  numbers.input_batch_dimension, numbers.input_feature_dimension = 0, 3
-  numbers.input_spatial_dimensions.extend([1, 2])
-  numbers.kernel_input_feature_dimension = 2
-  numbers.kernel_output_feature_dimension = 3
-  numbers.kernel_spatial_dimensions.extend([0, 1])
-  numbers.output_batch_dimension, numbers.output_feature_dimension = 0, 3
-  numbers.output_spatial_dimensions.extend([1, 2])
+  add(body, 13, 'convolution', [32, 4, 4, 384], [3, 0, 2, 1], [11, 12],
+      window={'dimensions': 2 * [{'size': 3, 'stride': 2, 'window_dilation': 1,
+                                  'base_dilation': 1}]},
+      convolution_dimension_numbers={
+          'input_feature_dimension': 3, 'input_spatial_dimensions': [1, 2],
+          'kernel_input_feature_dimension': 2,
+          'kernel_output_feature_dimension': 3,
+          'kernel_spatial_dimensions': [0, 1], 'output_feature_dimension': 3,
+          'output_spatial_dimensions': [1, 2]})
   add(body, 14, 'broadcast', [32, 4, 4, 384], [3, 0, 2, 1], [10])
   add(body, 15, 'add', [32, 4, 4, 384], [3, 0, 2, 1], [13, 14])
   add(entry, 23, 'fusion', [32, 4, 4, 384], [3, 0, 2, 1], [20, 21, 22],
@@ -86,11 +82,10 @@ def product(rows, contracted, columns, layout=None, element_type='F32'):
   add(entry, 10, 'parameter', [rows, contracted], element_type=element_type)
   add(entry, 11, 'parameter', [contracted, columns], parameter_number=1,
       element_type=element_type)
-  root = add(entry, 12, 'convolution', [rows, columns], layout, [10, 11],
-             element_type)
-  numbers = root.convolution_dimension_numbers
-  numbers.input_feature_dimension = numbers.output_feature_dimension = 1
-  numbers.kernel_output_feature_dimension = 1
+  add(entry, 12, 'convolution', [rows, columns], layout, [10, 11], element_type,
+      convolution_dimension_numbers={
+          'input_feature_dimension': 1, 'kernel_output_feature_dimension': 1,
+          'output_feature_dimension': 1})
   return module
 
 
