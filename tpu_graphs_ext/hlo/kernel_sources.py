@@ -42,7 +42,7 @@ FROM_FILE = 'of the file'
 FROM_COMPILER = "the TPU compiler's"
 FROM_TIME = 'fastest by the formula, as no default is known'
 _NOT_COMPILED = tpu_compiler.CompiledKernel(None, '', None, 1)
-_GRAPH = tuple(field.name for field in schema.TILE_FIELDS[:3])
+GRAPH = tuple(field.name for field in schema.TILE_FIELDS[:3])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -282,7 +282,7 @@ def _each_once(kernels: list[tpu_compiler.CompiledKernel]
     name += f' ({uses[name]})' if uses[name] > 1 else ''
     try:
       made = source_kernel(compiled, name)
-      key = (*(getattr(made.kernel, field).tobytes() for field in _GRAPH),
+      key = (*(getattr(made.kernel, field).tobytes() for field in GRAPH),
              compiled.window, compiled.in_open_loop)
     except UserError as error:
       faults.append(str(error))

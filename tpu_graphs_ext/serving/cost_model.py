@@ -31,9 +31,6 @@ KernelLike = Union[Kernel, str, 'os.PathLike[str]', Mapping[str, Any]]
 BoundsLike = Sequence[Any]  # Tiles; see `CostModel`.
 
 _CACHED_TILES = 1_000_000  # Of all cached kernels together: 12 MB.
-_GRAPH = tuple(field.name for field in schema.TILE_FIELDS[:3])
-_CONFIG, _RUNTIME, _NORMALIZER = (
-    field.name for field in schema.TILE_FIELDS[3:])
 _CONFIG_WIDTH = len(schema.CONFIG_FEATURES)
 
 
@@ -312,18 +309,19 @@ def kernel_of(kernel: KernelLike) -> Kernel:
   if isinstance(kernel, (str, os.PathLike)):
     return Kernel.load(os.fspath(kernel))
   names = set(kernel) if isinstance(kernel, Mapping) else set()
-  if not set(_GRAPH) <= names <= set(STORED_NAMES.values()):
+  if not set(kernel_sources.GRAPH) <= names <= set(STORED_NAMES.values()):
     raise UserError(
         'a kernel must be the path of an .npz file, a Kernel, or a dict with '
-        f'arrays of such a file: {", ".join(_GRAPH)} and, if tiles are known, '
-        f'{_CONFIG}; got {sorted(names) or type(kernel).__name__}')
-  arrays = {name: np.asarray(value) for name, value in kernel.items()}
-  rows = arrays.get(_CONFIG, np.zeros((0, _CONFIG_WIDTH), np.float32))
-  count = len(np.atleast_1d(rows))
-  arrays = {_CONFIG: rows, _RUNTIME: np.zeros(count, np.int64),
-            _NORMALIZER: np.ones(count, np.int64), **arrays}
-  return Kernel(tile_id='kernel', **{
-      name: arrays[key] for name, key in STORED_NAMES.items()})
+        f'arrays of such a file: {", ".join(kernel_sources.GRAPH)} and, if '
+        'tiles are known, config_feat; got '
+        f'{sorted(names) or type(kernel).__name__}')
+  arrays = {name: np.asarray(kernel[key])
+            for name, key in STORED_NAMES.items() if key in names}
+  count = len(np.atleast_1d(arrays.setdefault(
+      'config_feat', np.zeros((0, _CONFIG_WIDTH), np.float32))))
+  return Kernel('kernel', **{
+      'runtime_ns': np.zeros(count, np.int64),
+      'normalizer_ns': np.ones(count, np.int64), **arrays})
 
 
 def config_rows(bounds: BoundsLike, limits: Callable) -> np.ndarray:
@@ -343,7 +341,7 @@ def config_rows(bounds: BoundsLike, limits: Callable) -> np.ndarray:
   except (ValueError, TypeError, LookupError, OverflowError) as error:
     raise UserError(f'bounds={bounds!r:.100}: must be a list of at least one '
                     "tile, such as [16, 32] or, with a filter's bounds, ([16, "
-                    f'32], [4, 8]), or rows of {_CONFIG}') from error
+                    '32], [4, 8]), or rows of config_feat') from error
   if output.shape[1] == _CONFIG_WIDTH:
     return output.astype(np.float32)
   for table, most, of in zip(
