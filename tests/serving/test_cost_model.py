@@ -213,7 +213,8 @@ def test_arguments_that_are_refused(model):
       (3, 'a kernel must be the path of an .npz file, .*; got int'),
       ('/nowhere/k.npz', '/nowhere/k.npz: cannot be read as a tile file'),
       (graph, 'has no config_feat; name the tiles'),
-      ({**arrays, 'config_feats': 1}, "got .*'config_feats'"),
+      ({**arrays, 'config_feats': 1, 2: 3}, r"got \['2', .*'config_feats'"),
+      ({**arrays, 'edge_index': [[1], [1, 0]]}, 'has rows of different len'),
       ({**arrays, 'edge_index': [[1, 99]]}, '^kernel: edge_index row 0 is'),
       ({**arrays, 'config_feat': 1}, 'config_feat has dtype'),
       ({**arrays, 'node_feat': KERNEL.node_feat[:, 1:]},
@@ -221,7 +222,7 @@ def test_arguments_that_are_refused(model):
     with pytest.raises(UserError, match=message):
       model.score(kernel)
   for bounds in ([], '16x32', 16, [99], [None], [[1, 2], [1]], {'a': 1},
-                 [[10**400, 1]]):
+                 [[10**400, 1]], [([[16, 32]], [[1]])]):
     with pytest.raises(UserError, match='must be a list of at least one tile'):
       model.score(TILED, bounds)
   for bounds in ([[16, 0]], [[1.5, 2]], [[float('nan'), 2.0]]):

@@ -314,9 +314,13 @@ def kernel_of(kernel: KernelLike) -> Kernel:
         'a kernel must be the path of an .npz file, a Kernel, or a dict with '
         f'arrays of such a file: {", ".join(kernel_sources.GRAPH)} and, if '
         'tiles are known, config_feat; got '
-        f'{sorted(names) or type(kernel).__name__}')
-  arrays = {name: np.asarray(kernel[key])
-            for name, key in STORED_NAMES.items() if key in names}
+        f'{sorted(map(str, names)) or type(kernel).__name__}')
+  try:
+    arrays = {name: np.asarray(kernel[key])
+              for name, key in STORED_NAMES.items() if key in names}
+  except ValueError as error:
+    raise UserError('a kernel must be of whole arrays, but a list has rows of '
+                    f'different lengths ({error})') from error
   count = len(np.atleast_1d(arrays.setdefault(
       'config_feat', np.zeros((0, _CONFIG_WIDTH), np.float32))))
   return Kernel('kernel', **{
