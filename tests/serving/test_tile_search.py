@@ -150,14 +150,8 @@ def test_nodes_and_tiles_outside_the_training_data_are_named(
   assert wide.text().split('\n')[4].startswith(
       '  its order is less certain, unlike in training: shape_dimensions_1 '
       '16,384 (256 to 256), ')
-  lines = caplog.records[0].message.splitlines()
-  assert lines[0].startswith('1 of 1 kernels have features that ')
-  assert any(line.startswith('  shape_dimensions_1 is 16,384 ')
-             for line in lines)
-  assert ('  output_bounds_1 is 128 (0 to 99 in training) in elementwise'
-          ) in lines
-  assert any(line.startswith('  opcode negate (unseen in training) in ')
-             for line in lines)
+  assert caplog.records[0].message.startswith(
+      '1 of 1 kernels have features that ')
   assert {'config_feat', 'node_feat', 'node_opcode'} == {
       each['table'] for each in wide.to_json()['kernels'][0]['unfamiliar']}
 
@@ -322,10 +316,9 @@ def test_times_of_another_generation_are_by_its_own_constants():
   peak_ns = 2 * 4096 * 8192 * 4096 / MACHINES['v6e'].flops_per_ns
   assert peak_ns < of_v6e < 1.5 * peak_ns < of_v3 / 5
   # A model of that generation explains by the same constants.
-  ranker = dataclasses.replace(ranker_of(kernel), tpu='v6e')
-  explainer = tile_search.explainer_of(ranker, kernel.kernel)
-  tile = explainer.loops.whole[np.newaxis]
-  assert explainer.terms(tile).time == tile_search.explainer_of(
-      ranker_of(kernel), kernel.kernel, tpu='v6e').terms(tile).time
-  assert explainer.terms(tile).time != tile_search.explainer_of(
-      ranker_of(kernel), kernel.kernel).terms(tile).time
+  explainers = [tile_search.explainer_of(dataclasses.replace(
+      ranker_of(kernel), tpu=of_model), kernel.kernel, tpu=tpu)
+                for of_model, tpu in (('', 'v6e'), ('v6e', ''), ('', ''))]
+  first, second, third = (explainer.terms(explainer.loops.whole[np.newaxis])
+                          .time for explainer in explainers)
+  assert first == second != third
