@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from support import damage, hostile_modules, tiny_loops, tiny_tuning
-from support.tiny_hlo import convolution, elementwise, product, tiled
+from support.tiny_hlo import convolution, elementwise, product, tiled, written
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import kernel_sources, programs, protos, tuning
 from tpu_graphs_ext.serving import compiler_report
@@ -98,15 +98,15 @@ def test_limits(monkeypatch):
 
 
 def test_another_file_is_not_replaced(tmp_path):
-  source, out = tmp_path / 'x.pb', str(tmp_path / 'out')
-  source.write_bytes(tiny_tuning.tile_data().SerializeToString())
-  path, = tiny_tuning.featurized(str(source), out)
-  assert tiny_tuning.featurized(str(source), out) == [path]
+  source = written(tmp_path / 'x.pb', tiny_tuning.tile_data())
+  out = str(tmp_path / 'out')
+  path, = tiny_tuning.featurized(source, out)
+  assert tiny_tuning.featurized(source, out) == [path]
   with np.load(path) as stored:
     edited = {**stored, 'config_runtime': 7 * stored['config_runtime']}
   np.savez(path, **edited)
   with pytest.raises(UserError, match='does not hold what featurize would'):
-    tiny_tuning.featurized(str(source), out)
+    tiny_tuning.featurized(source, out)
   with np.load(path) as stored:
     np.testing.assert_array_equal(
         stored['config_runtime'], edited['config_runtime'])

@@ -6,16 +6,12 @@ import os
 import numpy as np
 import pytest
 
+from support.tiny_hlo import written
 from support.tiny_tuning import featurized, layout_data, tile_data
 from tpu_graphs_ext.data import check, schema
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import featurize, protos, tuning
-
-
-def write(path, message):
-  path.write_bytes(message.SerializeToString())
-  return str(path)
 
 
 def test_tile_runs_that_count():
@@ -109,10 +105,10 @@ def test_damaged_layout_data():
 
 def test_kinds_of_file_are_told_apart(tmp_path):
   out = tmp_path / 'out'
-  several = write(tmp_path / 'several.pb', tile_data())
-  single = write(tmp_path / 'alexnet.pb', tile_data().modules[0])
-  layout = write(tmp_path / 'unet.pb', layout_data())
-  written, faults = featurize.featurize([several, single], str(out))
+  several = written(tmp_path / 'several.pb', tile_data())
+  single = written(tmp_path / 'alexnet.pb', tile_data().modules[0])
+  layout = written(tmp_path / 'unet.pb', layout_data())
+  paths, faults = featurize.featurize([several, single], str(out))
   assert not faults
   before = sorted(os.listdir(out))
   with pytest.raises(UserError, match=r'tiles \(of .*alexnet_00.*layouts \(of '
@@ -120,27 +116,27 @@ def test_kinds_of_file_are_told_apart(tmp_path):
     featurized(layout, str(out))
   assert sorted(os.listdir(out)) == before
   out = tmp_path / 'layouts'
-  written += featurized(layout, str(out))
+  paths += featurized(layout, str(out))
   with pytest.raises(UserError, match=r'tiles \(of .*single|tiles \(of .*alex'):
     featurized(single, str(out))
-  assert [os.path.basename(path) for path in written] == [
+  assert [os.path.basename(path) for path in paths] == [
       'tanh_00000000000000ab.npz', 'alexnet_00000000000000ab.npz', 'unet.npz']
-  assert before + os.listdir(out) == sorted(map(os.path.basename, written))
-  assert Kernel.load(written[0]).runtime_ns.tolist() == [100, 150]
-  with np.load(written[-1]) as stored:
+  assert before + os.listdir(out) == sorted(map(os.path.basename, paths))
+  assert Kernel.load(paths[0]).runtime_ns.tolist() == [100, 150]
+  with np.load(paths[-1]) as stored:
     assert list(stored) == [field.name for field in schema.LAYOUT_FIELDS]
 
 
 def test_unknown_opcodes_are_written_as_0_and_named(tmp_path, caplog):
   data = tile_data()
   data.modules[0].module.computations[0].instructions[1].opcode = 'erf'
-  path, = featurized(write(tmp_path / 'erf.pb', data), str(tmp_path / 'out'))
+  path, = featurized(written(tmp_path / 'erf.pb', data), str(tmp_path / 'out'))
   assert Kernel.load(path).node_opcode[1] == schema.UNKNOWN_OPCODE
   assert (': 1 of 2 operations have no opcode in the data set and count as '
           'unknown (0)') in caplog.text
   assert not check.check_data(str(tmp_path / 'out')).faults
   caplog.clear()
-  featurized(write(tmp_path / 'a.pb', tile_data()), str(tmp_path))
+  featurized(written(tmp_path / 'a.pb', tile_data()), str(tmp_path))
   assert 'unknown' not in caplog.text
 
 
@@ -153,11 +149,11 @@ def test_files_that_cannot_be_used(tmp_path):
   cases = {
       str(tmp_path / 'missing.pb'): r'missing\.pb: cannot be read',
       str(tmp_path): 'cannot be read',
-      write(tmp_path / 'hlo.pb', tile_data().modules[0].module):
+      written(tmp_path / 'hlo.pb', tile_data().modules[0].module):
           'bytes are not a whole Tuning',
-      write(tmp_path / 'faulty.pb', faulty):
+      written(tmp_path / 'faulty.pb', faulty):
           r"faulty\.pb: .*'tanh': .* takes its input from 5",
-      write(tmp_path / 'few.pb', few): 'none of its 1 modules has 2 usable'}
+      written(tmp_path / 'few.pb', few): 'none of its 1 modules has 2 usable'}
   for content in (b'', b'hello', b'\x00' * 64):
     (tmp_path / str(len(content))).write_bytes(content)
     cases[str(tmp_path / str(len(content)))] = 'bytes are not a whole'
@@ -167,7 +163,7 @@ def test_files_that_cannot_be_used(tmp_path):
   assert not out.exists()
   with pytest.raises(UserError, match='none of its 1 modules has 2 tile-size'):
     tuning.read_tile_kernels(str(tmp_path / 'few.pb'))
-  path = write(tmp_path / 'a.pb', tile_data())
+  path = written(tmp_path / 'a.pb', tile_data())
   with pytest.raises(UserError, match=r'a\.pb: cannot be written'):
     featurized(path, path)
 
@@ -181,8 +177,8 @@ REAL_KERNELS = {
 
 
 def test_real_tile_kernels(shared_data, tmp_path):
-  written = featurized(str(shared_data / 'op_tuning_data.pb'), str(tmp_path))
-  kernels = {kernel.program: kernel for kernel in map(Kernel.load, written)}
+  paths = featurized(str(shared_data / 'op_tuning_data.pb'), str(tmp_path))
+  kernels = {kernel.program: kernel for kernel in map(Kernel.load, paths)}
   assert len(kernels) == 15
   for name, expected in REAL_KERNELS.items():
     kernel = kernels[name]
@@ -196,10 +192,10 @@ def test_real_tile_kernels(shared_data, tmp_path):
 
 def test_real_layout_graph_is_the_published_one(shared_data, tmp_path):
   path = shared_data / 'module_tuning_data_layout.pb'
-  written, = featurized(str(path), str(tmp_path))
+  made, = featurized(str(path), str(tmp_path))
   published = (shared_data / 'published_npz' /
                'layout__xla__default__valid__unet_3d.4x4.bf16.npz')
-  with np.load(written) as ours, np.load(published) as theirs:
+  with np.load(made) as ours, np.load(published) as theirs:
     assert sorted(ours) == sorted(theirs)
     for name in ('node_feat', 'node_opcode', 'edge_index', 'node_config_ids',
                  'node_splits'):

@@ -157,12 +157,12 @@ def test_measured_times_become_a_kernel(folder, tmp_path, capsys):
 
 
 def test_programs_become_kernels_with_the_compilers_tile(tmp_path):
-  path = tmp_path / 'a.after_optimizations.hlo.pb'
-  path.write_bytes(protos.HloSnapshot(hlo=protos.HloProto(
-      hlo_module=tiled())).SerializeToString())
-  written, faults = featurize.featurize(
-      [str(path), 'none.pb'], str(tmp_path / 'out'))
-  kernel = Kernel.load(written[0])
+  path = tiny_hlo.written(
+      tmp_path / 'a.after_optimizations.hlo.pb',
+      protos.HloSnapshot(hlo=protos.HloProto(hlo_module=tiled())))
+  (made,), faults = featurize.featurize(
+      [path, 'none.pb'], str(tmp_path / 'out'))
+  kernel = Kernel.load(made)
   assert kernel.tile_id == 'a_000_elementwise' and not kernel.is_labelled
   assert kernel.config_feat[:, 8:10].tolist() == [[4, 2]]
   assert faults == ['none.pb: no such file; a function is named as '

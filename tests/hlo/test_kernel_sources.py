@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from support import tiny_kernels, tiny_tuning
 from support.libtpu import needs_libtpu
-from support.tiny_hlo import add, convolution, elementwise
+from support.tiny_hlo import add, convolution, elementwise, written
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import (
   kernel_sources,
@@ -16,12 +16,6 @@ from tpu_graphs_ext.hlo import (
   subprocesses,
   tpu_compiler,
 )
-
-
-def written(folder, name, message):
-  path = folder / name
-  path.write_bytes(message.SerializeToString())
-  return str(path)
 
 
 def compiled(module, bounds=None, cycles=100, runs=1, op_name=''):
@@ -41,7 +35,7 @@ def names(source):
 
 def test_tuning_data_has_runs(tmp_path):
   timed, = kernel_sources.read_source(
-      written(tmp_path, 'data.pb', tiny_tuning.tile_data())).kernels
+      written(tmp_path / 'data.pb', tiny_tuning.tile_data())).kernels
   assert timed.kernel.num_configs == 2
   assert kernel_sources.default_of(timed.kernel) == 0
   # Without times the default is the tile listed most, else the first.
@@ -60,7 +54,7 @@ def test_fusions_of_an_optimised_dump_each_once(tmp_path):
   twin.name = 'fusion.twin'
   add(entry, 25, 'custom-call', [4], operands=[24])
   source = kernel_sources.read_source(
-      written(tmp_path, 'module_1.after_optimizations.hlo.pb', module))
+      written(tmp_path / 'module_1.after_optimizations.hlo.pb', module))
   assert names(source) == ['fusion.23'] and source.kernels[0].copies == 2
   assert source.notes == [
       "not known to be a TPU's: nothing in it says what compiler optimised it",
@@ -77,18 +71,18 @@ def test_fusions_of_an_optimised_dump_each_once(tmp_path):
 def test_a_schedule_without_tiled_layouts_is_not_from_a_tpu(tmp_path):
   module = convolution()
   module.schedule.sequences[2].instruction_ids.append(23)
-  path = written(tmp_path, 'a.pb', module)
+  path = written(tmp_path / 'a.pb', module)
   with pytest.raises(UserError, match=r'is HLO optimised for a CPU or GPU, '
                      '.* before_optimizations'):
     kernel_sources.read_source(path)
   module.ClearField('schedule')  # Older XLA says so in the name alone.
   with pytest.raises(UserError, match='is HLO optimised for a CPU or GPU'):
     kernel_sources.read_source(
-        written(tmp_path, 'm.cpu_after_optimizations.hlo.pb', module))
+        written(tmp_path / 'm.cpu_after_optimizations.hlo.pb', module))
   tile = module.computations[1].instructions[0].shape.layout.tiles.add()
   tile.dimensions.extend([8, 128])
   module.schedule.sequences[2].instruction_ids.append(23)
-  source = kernel_sources.read_source(written(tmp_path, 'a.pb', module))
+  source = kernel_sources.read_source(written(tmp_path / 'a.pb', module))
   assert names(source) == ['fusion.23'] and not source.notes
 
 
@@ -108,7 +102,7 @@ def test_what_cannot_be_ranked(tmp_path):
   module = elementwise([64, 256])
   module.computations[0].instructions[1].operand_ids[0] = 77
   source = kernel_sources.read_source(
-      written(tmp_path, 'b.after_optimizations.hlo.pb', module))
+      written(tmp_path / 'b.after_optimizations.hlo.pb', module))
   assert "b.after_optimizations.hlo.pb: HLO module 'elementwise': " in (
       source.faults[0])
 
@@ -212,7 +206,7 @@ def test_programs_are_compiled(tmp_path, monkeypatch):
   (tmp_path / 'saved' / 'saved_model.pb').touch()
   read(tmp_path / 'saved')
   assert asked[-2] == (str(tmp_path / 'saved'), '')
-  read(written(tmp_path, 'a.pb', elementwise([64, 256])))
+  read(written(tmp_path / 'a.pb', elementwise([64, 256])))
   assert asked[-1] == (program, 'v3', None)
   path = tmp_path / 'a.mlir'
   path.write_bytes(b'func.func @main(tensor<2xf32>) // bad')

@@ -10,7 +10,7 @@ import pytest
 
 from support.feature_tiles import kernel_of_module
 from support.places import PROJECT
-from support.tiny_hlo import tiled
+from support.tiny_hlo import tiled, written
 from tpu_graphs_ext import cli
 from tpu_graphs_ext.serving import compiler_report
 
@@ -18,9 +18,8 @@ from tpu_graphs_ext.serving import compiler_report
 @pytest.fixture
 def path(tmp_path):
   """An optimised program of one kernel."""
-  path = tmp_path / 'a.after_optimizations.hlo.pb'
-  path.write_bytes(tiled([32, 256], [4, 2], 1500).SerializeToString())
-  return str(path)
+  return written(tmp_path / 'a.after_optimizations.hlo.pb',
+                 tiled([32, 256], [4, 2], 1500))
 
 
 def test_from_python(path):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from support import model_checks as checks
-from support.tiny_hlo import add, elementwise, product
+from support.tiny_hlo import add, elementwise, product, written
 from tpu_graphs_ext import cli
 from tpu_graphs_ext.analytic.machines import MACHINES
 from tpu_graphs_ext.data import schema
@@ -256,9 +256,9 @@ def test_a_file_whose_tiles_have_no_bounds_has_one_tile():
 def test_the_command(source_kernel, tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(
       scoring, 'load_ranker', lambda *unused: ranker_of(source_kernel))
-  path = tmp_path / 'a.after_optimizations.hlo.pb'
-  path.write_bytes(elementwise([32, 256]).SerializeToString())
-  command = ['rank', str(path)]
+  path = written(tmp_path / 'a.after_optimizations.hlo.pb',
+                 elementwise([32, 256]))
+  command = ['rank', path]
   assert cli.main([*command, '--top_k=1']) == 0
   lines = capsys.readouterr().out.splitlines()
   assert lines[:8] == [

@@ -10,6 +10,12 @@ def lowered(function, *specs):
   return protos.as_module(lowering.lower(function, specs))
 
 
+def written(path, message) -> str:
+  """The path of a file with this message."""
+  path.write_bytes(message.SerializeToString())
+  return str(path)
+
+
 def add(computation, number, opcode, dims, layout=None, operands=(),
         element_type='F32', **fields):
   """Adds an instruction; `layout` is most minor first, row-major if None."""
