@@ -7,6 +7,7 @@ a file is shows in its content, not in its name.
 from __future__ import annotations
 
 import math
+import os
 import re
 from typing import NamedTuple, Optional
 
@@ -86,7 +87,9 @@ def of_module(module: protos.HloModuleProto, name: str = '', replicas: int = 1,
 
   What a compiler for other hardware noted for itself is left out.
   """
-  if protos.is_optimized(name, module):
+  if (module.HasField('schedule')
+      or 'after_optimizations' in os.path.basename(name)  # As XLA writes it.
+      or any(node.opcode == 'fusion' for node in protos.nodes(module))):
     if not protos.is_for_tpu(module) and (
         module.HasField('schedule')
         or re.search('[cg]pu_after_optimizations', name)):

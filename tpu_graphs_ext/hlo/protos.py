@@ -8,7 +8,6 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
-import os
 import pathlib
 import re
 from collections.abc import Iterable, Iterator
@@ -181,16 +180,6 @@ def module_in(content: bytes) -> Optional[HloModuleProto]:
     if has_opcodes(module):
       return module
   return None
-
-
-def is_optimized(path: str, module: HloModuleProto) -> bool:
-  """Whether a compiler has split it into kernels already.
-
-  XLA says so in the names of files that it writes.
-  """
-  return (module.HasField('schedule')
-          or any(node.opcode == 'fusion' for node in nodes(module))
-          or 'after_optimizations' in os.path.basename(path))
 
 
 def is_for_tpu(module: HloModuleProto) -> bool:

@@ -264,7 +264,8 @@ class CostModel:
                 'memory, by estimate') if legal.combinations else notes[0]
       raise UserError(f'{kernel.tile_id}: {reason}; name the tiles with '
                       'bounds=')
-    return tile_search.config_rows(explainer.loops, legal.tiles)
+    return config_features(explainer.loops.kernel_bounds(legal.tiles),
+                           explainer.loops.output_bounds(legal.tiles))
 
   def _with_tiles(self, kernel: Kernel, bounds: Optional[BoundsLike]) -> Kernel:
     """The kernel with the tiles to score as its configurations, checked."""

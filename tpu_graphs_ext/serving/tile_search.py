@@ -138,7 +138,9 @@ def rank_kernel(ranker: scoring.Ranker, source: kernel_sources.SourceKernel,
   unfamiliar = out_of_range.of_nodes(ranker, kernel)
   choices, default, default_from, compiled = [], None, '', source.compiled
   if len(legal.tiles) > 1:
-    rows = config_rows(explainer.loops, legal.tiles)
+    rows = features.config_features(
+        explainer.loops.kernel_bounds(legal.tiles),
+        explainer.loops.output_bounds(legal.tiles))  # float32 [tiles, 24]
     unfamiliar += out_of_range.of_rows(
         ranker.stats.config, kernel.tile_id, 'config_feat', [rows])
     scores = _scores(ranker, kernel, rows, at_once)
@@ -215,12 +217,6 @@ def _count_elements(kernel: Kernel, listed: np.ndarray, loops: Loops) -> bool:
   return len(listed) > 0 and (
       len(listed) >= _TILES_THAT_TELL or (listed > loops.whole).any()
   ) and feature_stats.what_tiles_count([kernel])[0] == 'elements'
-
-
-def config_rows(loops: Loops, tiles: np.ndarray) -> np.ndarray:
-  """Rows of `config_feat`, float32 [tiles, 24], of int64 [tiles, loops]."""
-  return features.config_features(
-      loops.kernel_bounds(tiles), loops.output_bounds(tiles))
 
 
 def _scores(ranker: scoring.Ranker, kernel: Kernel, rows: np.ndarray,
