@@ -89,7 +89,7 @@ def _first(values: Sequence[int], width: int) -> list:
   return kept + [0] * (width - len(kept))
 
 
-def _with_totals(values: Sequence[int], width: int = schema.MAX_DIMS) -> list:
+def _with_totals(values: Sequence[int], width: int) -> list:
   """The first `width` values, then sum and product over all of them."""
   return [*_first(values, width), _int64(sum(values)),
           _int64(math.prod(values))]
@@ -103,41 +103,31 @@ def _each_with_totals(dims: Sequence, width: int, *names: str) -> list:
           for value in _with_totals([getattr(d, name) for d in dims], width)]
 
 
-def _window(node) -> list:
-  dims = node.window.dimensions
-  reversal = [int(d.window_reversal) for d in dims]
-  backward = sum(reversal)
-  return [*_each_with_totals(
-      dims, schema.MAX_DIMS, 'size', 'stride', 'padding_low', 'padding_high',
-      'window_dilation', 'base_dilation'), *_first(reversal, schema.MAX_DIMS),
-          backward, len(reversal) - backward]
-
-
-def _convolution(node) -> list:
-  dims = node.convolution_dimension_numbers
-  spatial = schema.MAX_SPATIAL_DIMS
-  return [
-      dims.input_batch_dimension, dims.input_feature_dimension,
-      *_first(dims.input_spatial_dimensions, spatial),
-      dims.kernel_input_feature_dimension, dims.kernel_output_feature_dimension,
-      *_first(dims.kernel_spatial_dimensions, spatial),
-      dims.output_batch_dimension, dims.output_feature_dimension]
-
-
 def _row(node, is_root: bool) -> list:
   """The columns of NODE_FEATURES for one instruction, as whole numbers."""
-  shape, slices = node.shape, schema.MAX_SLICE_DIMS
+  shape, numbers = node.shape, node.convolution_dimension_numbers
+  dims, spatial, slices = (
+      schema.MAX_DIMS, schema.MAX_SPATIAL_DIMS, schema.MAX_SLICE_DIMS)
+  reversal = [int(dim.window_reversal) for dim in node.window.dimensions]
   return [
       int(is_root),
       # `element_size_in_bits`: 0 in the data set, for XLA dropped it.
       int(shape.layout.memory_space == protos.ON_CHIP),
       *[int(shape.element_type == number) for number in _LISTED_TYPES],
-      *_with_totals(shape.dimensions),
+      *_with_totals(shape.dimensions, dims),
       len(shape.tuple_shapes),
       node.parameter_number,
-      *_first(node.dimensions, schema.MAX_DIMS),
-      *_window(node),
-      *_convolution(node),
+      *_first(node.dimensions, dims),
+      *_each_with_totals(
+          node.window.dimensions, dims, 'size', 'stride', 'padding_low',
+          'padding_high', 'window_dilation', 'base_dilation'),
+      *_first(reversal, dims), sum(reversal), len(reversal) - sum(reversal),
+      numbers.input_batch_dimension, numbers.input_feature_dimension,
+      *_first(numbers.input_spatial_dimensions, spatial),
+      numbers.kernel_input_feature_dimension,
+      numbers.kernel_output_feature_dimension,
+      *_first(numbers.kernel_spatial_dimensions, spatial),
+      numbers.output_batch_dimension, numbers.output_feature_dimension,
       node.feature_group_count,
       node.batch_group_count,
       *_each_with_totals(node.slice_dimensions, slices,
@@ -146,7 +136,7 @@ def _row(node, is_root: bool) -> list:
       *_each_with_totals(node.padding_config.dimensions, slices,
                          'edge_padding_low', 'edge_padding_high'),
       int(node.is_stable),
-      *_first(shape.layout.minor_to_major, schema.MAX_DIMS),
+      *_first(shape.layout.minor_to_major, dims),
   ]
 
 
