@@ -134,6 +134,10 @@ def test_devices_of_a_module():
       'num_replica_groups': 4, 'num_devices_per_group': 2}
   assert devices(listed) == (8, 1)
   assert devices(listed, opcode='tanh') == (1, 1)
+  damaged = elementwise([64, 256], opcode='all-reduce')
+  damaged.computations[0].instructions[1].MergeFromString(b'\xba\x05\x01\xff')
+  with pytest.raises(UserError, match=r'a\.pb: the groups of devices of an o'):
+    programs.read('a.pb', damaged.SerializeToString())
   options = protos.CompileOptions.FromString(
       tpu_compiler.compile_options(2, 4)).executable_build_options
   assert list(options.allow_spmd_sharding_propagation_to_output) == [True]

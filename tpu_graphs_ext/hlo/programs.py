@@ -101,7 +101,11 @@ def of_module(module: protos.HloModuleProto, name: str = '', replicas: int = 1,
   for node in protos.nodes(module):
     if node.opcode != 'custom-call':  # Theirs say what they do.
       node.ClearField('backend_config')
-  devices = _devices(module)
+  try:
+    devices = _devices(module)
+  except protos.DecodeError as error:
+    raise UserError(f'{name}: the groups of devices of an operation are '
+                    'damaged') from error
   return Program(module.SerializeToString(), 'hlo', max(replicas, devices[0]),
                  max(partitions, devices[1]))
 
