@@ -323,8 +323,7 @@ def find(place: str, endings: tuple[str, ...]) -> list[Found]:
 
   `place` is a path or URL, or a pattern with `*`, `?`, `[...]`, and `**` for
   folders of any depth; of a folder, files with one of the `endings` are taken,
-  of a SavedModel `saved_model.pb`. Raises UserError if there is none, or
-  it cannot be read.
+  of a SavedModel one. Raises UserError if there is none, or it cannot be read.
   """
   with _opened(place) as (system, path):
     if system.isdir(path):
@@ -367,10 +366,9 @@ def local_copy(file: Found) -> Iterator[str]:
   with tempfile.TemporaryDirectory(prefix='tpu_graphs_ext') as folder:
     copy = os.path.join(folder, posixpath.basename(file.path))
     with _opened(file.path) as (system, path):
+      system.get_file(path, copy)
       if posixpath.basename(path) == lowering.SAVED_MODEL:  # Not it alone.
         system.get(posixpath.dirname(path) + '/', folder, recursive=True)
-      else:
-        system.get_file(path, copy)
     yield copy
 
 
