@@ -56,6 +56,16 @@ def test_taps_beside_the_image_are_not_counted(stride, base, window, padding):
       place in range(0, 4 * base + 1, base) for place in places)
 
 
+def test_a_window_of_too_many_taps():
+  module = product(64, 256, 512)
+  root = module.computations[0].instructions[-1]
+  root.window.dimensions.add(size=2**62)
+  root.convolution_dimension_numbers.input_spatial_dimensions.append(0)
+  root.convolution_dimension_numbers.output_spatial_dimensions.append(0)
+  with pytest.raises(UserError, match='has 4,611,686,018,427,387,904 taps; at'):
+    costs.cost_of(module)
+
+
 def test_a_dot():
   module = matmul((8, 64, 256), (8, 256, 512), (8, 64, 512),
                   lhs_contracting_dimensions=[2],

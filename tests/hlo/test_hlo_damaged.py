@@ -3,6 +3,8 @@
 `test_readers.py` damages the bytes of files.
 """
 
+import contextlib
+
 import numpy as np
 import pytest
 
@@ -48,27 +50,10 @@ def test_damaged_programs_give_one_error_or_a_report(program, rounds):
   sound = PROGRAMS[program]()
   for seed in range(rounds):
     module = hostile_modules.changed(sound, np.random.default_rng(seed))
-    with damage.within_limits(seed):
-      reported(module)
-
-
-def reported(module) -> str:
-  """The report, or the error."""
-  source = kernel_sources.Source('f', [], [], [], 'v5e', programs.Program(
-      b'', 'hlo', optimized=module))
-  try:
-    return compiler_report.report_of(kernel_sources.compiled(source)).text()
-  except UserError as error:
-    return str(error)
-
-
-def test_windows_of_any_size():
-  module = product(64, 256, 512)
-  root = module.computations[0].instructions[-1]
-  root.window.dimensions.add(size=2**62)
-  root.convolution_dimension_numbers.input_spatial_dimensions.append(0)
-  root.convolution_dimension_numbers.output_spatial_dimensions.append(0)
-  assert 'has 4,611,686,018,427,387,904 taps; at most' in reported(module)
+    source = kernel_sources.Source('f', [], [], [], 'v5e', programs.Program(
+        b'', 'hlo', optimized=module))
+    with damage.within_limits(seed), contextlib.suppress(UserError):
+      compiler_report.report_of(kernel_sources.compiled(source)).text()
 
 
 def test_hundreds_of_thousands_of_dimensions():
