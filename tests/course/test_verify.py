@@ -48,7 +48,7 @@ def trained(folder, name: str, source: str = STUDENT, **changes) -> str:
   out = folder / name
   if not out.exists():
     eager_training.trained(changes.pop('data_root', folder / 'data'), out, **{
-            'epochs': 1, 'models_py': tiny_handin.write_models(
+            'whole': True, 'epochs': 1, 'models_py': tiny_handin.write_models(
                 folder / f'source_{name}', source), **changes})
   return str(next(out.glob('model_*')))
 
@@ -209,7 +209,8 @@ def test_toy_data_where_the_test_split_is_small(
     elif columns == 'fewer':
       kernel.config_feat[:, 9:20] = 1
     kernel.save(str(root / 'train'))
-  eager_training.trained(root, tmp_path / 'toy', epochs=1, toy_data=True)
+  eager_training.trained(
+      root, tmp_path / 'toy', whole=True, epochs=1, toy_data=True)
   (model_dir,) = (tmp_path / 'toy').glob('model_*')
   copy = tiny_handin.change_run(tiny_handin.copy_run(
       model_dir, tmp_path / 'out'), tiny_handin.as_baseline)

@@ -7,8 +7,9 @@ import time
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
-from support import model_checks, saved_run, tiny_kernels
+from support import eager_training, model_checks, saved_run, tiny_kernels
 from tpu_graphs_ext.data.kernel import Partition
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.engine import scoring
@@ -84,8 +85,10 @@ def test_scores_columns_and_opcodes_that_do_not_fit(caplog):
 # --------------------------------------------------------- duplicate tiles
 
 @pytest.mark.parametrize('tiles', ['elements', 'layout tiles'])
-def test_an_ensemble_counts_tiles_as_its_members_do(tmp_path, tiles):
+def test_an_ensemble_counts_tiles_as_its_members_do(
+    tmp_path, monkeypatch, tiles):
   """As it finds out in the baseline's trainer, which gives it nothing."""
+  monkeypatch.setattr(tf.keras.Model, 'save', eager_training.save_weights)
   stats = model_checks.stats_of(saved_run.KERNELS).to_json()
   model_dir = saved_run.save(str(tmp_path), 'EnsembleRanker', {
       'copies': 1, 'members': {'AnalyticTileModel': {

@@ -125,7 +125,7 @@ def test_the_organisers_script_measures_what_our_host_trained(
   np.savez_compressed(
       f'{root}/xla/random/valid/{name}.npz',
       **tiny_layouts.program(name, configs=max(drawn[name]) + 1))
-  with eager_training.eager_steps():
+  with eager_training.eager_steps(whole=True):
     run = train.train(LayoutTrainSettings(
         model='LayoutGCN', model_kwargs_json=json.dumps(SMALL), epochs=1,
         configs=6, batch=2, data_root=root, cache_dir=str(tmp_path / 'ours'),
