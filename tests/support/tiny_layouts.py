@@ -9,6 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from tpu_graphs_ext.data import schema
+from tpu_graphs_ext.data.normalize import FeatureStats
+from tpu_graphs_ext.data.programs import Program
 
 NUM_OPS = schema.NUM_OPCODES
 _CONFIGURABLE = tuple(
@@ -82,88 +84,27 @@ def bounds(programs: Sequence[dict]) -> dict:
           for table, rows in tables.items()}
 
 
-def _scaled(x: np.ndarray, of: dict) -> np.ndarray:
-  low, high = np.float32(of['minimum']), np.float32(of['maximum'])
-  used = low != high
-  return ((x - low)[..., used] / (high - low)[used]).astype(np.float32)
-
-
 def graph(programs: Sequence[dict], stats: dict | None = None,
-          selected: Sequence | None = None):
-  """A batch as the baseline's reader makes it: a GraphTensor, scaled to [0, 1].
+          selected: Sequence[np.ndarray] | None = None):
+  """All configurations of some programs as a batch: a GraphTensor.
 
   Args:
     programs: what `program` gives, with equal numbers of configurations.
-    stats: what `bounds` gives; None: those of `programs`.
-    selected: for each program its nodes that are learned from; None: all.
+    stats: what `bounds` gives, to scale with; None: those of `programs`.
+    selected: bool [nodes] for each program, where the nodes of the training
+      segment are true; None: all.
   """
-  import tensorflow_gnn as tfgnn  # Not for tests of files alone.
-  mask = np.concatenate(
-      [np.ones(len(program['node_opcode']), bool) for program in programs]
-      if selected is None else selected)
-  return tfgnn.GraphTensor.from_pieces(
-      node_sets=_node_sets(programs, stats or bounds(programs), mask),
-      edge_sets=_edge_sets(programs, mask))
-
-
-def _counts(programs: Sequence[dict], key: str) -> list[int]:
-  return [len(program[key]) for program in programs]
-
-
-def _node_sets(programs: Sequence[dict], stats: dict, mask: np.ndarray) -> dict:
-  """`mask` bool [nodes]: those that are learned from."""
-  import tensorflow as tf
-  import tensorflow_gnn as tfgnn
-
-  def node_set(sizes, **features):
-    return tfgnn.NodeSet.from_fields(
-        sizes=tf.constant(sizes, tf.int32), features=features)
-
-  return {'op': node_set(
-          _counts(programs, 'node_opcode'),
-          op=tf.concat([program['node_opcode'] for program in programs], 0),
-          feats=tf.concat([_scaled(program['node_feat'], stats['node'])
-                           for program in programs], 0),
-          selected=tf.constant(mask)), 'nconfig': node_set(
-          _counts(programs, 'node_config_ids'), feats=tf.concat([
-              _scaled(program['node_config_feat'], stats['config'])
-              .transpose(1, 0, 2) for program in programs], 0)),
-      'g': node_set([1] * len(programs), runtimes=tf.stack([
-          program['config_runtime'] for program in programs]))}
-
-
-def _edge_sets(programs: Sequence[dict], mask: np.ndarray) -> dict:
-  """Edges between all nodes, and in `sampled_`... those of the mask alone."""
-  import tensorflow as tf
-  import tensorflow_gnn as tfgnn
-
-  def edge_set(start, end, source, target, sizes):
-    return tfgnn.EdgeSet.from_fields(
-        sizes=tf.constant(sizes, tf.int32),
-        adjacency=tfgnn.Adjacency.from_indices(
-            source=(start, tf.constant(source, tf.int32)),
-            target=(end, tf.constant(target, tf.int32))))
-
-  def counted(keep, counts):
-    return [int(part.sum()) for part in np.split(keep, np.cumsum(counts)[:-1])]
-
-  nodes, edge_counts, config_counts = (_counts(programs, key) for key in (
-      'node_opcode', 'edge_index', 'node_config_ids'))
-  starts = np.cumsum([0, *nodes])
-  edges, ids = (np.concatenate([
-      program[key] + start for program, start in zip(programs, starts)])
-                for key in ('edge_index', 'node_config_ids'))
-  in_segment, is_selected = mask[edges].all(-1), mask[ids]
-  places = range(len(programs))
-  return {
-      'feed': edge_set('op', 'op', *edges.T, edge_counts),
-      'sampled_feed': edge_set('op', 'op', *edges[in_segment].T,
-                               counted(in_segment, edge_counts)),
-      'config': edge_set('nconfig', 'op', range(len(ids)), ids, config_counts),
-      'sampled_config': edge_set(
-          'nconfig', 'op', np.flatnonzero(is_selected), ids[is_selected],
-          counted(is_selected, config_counts)),
-      'g_op': edge_set('g', 'op', np.repeat(places, nodes), range(len(mask)),
-                       nodes),
-      'g_config': edge_set('g', 'nconfig', np.repeat(places, config_counts),
-                           range(len(ids)), config_counts)}
+  from tpu_graphs_ext.tasks import layout_batches  # Imports TensorFlow.
+  stats = FeatureStats.from_json(stats or bounds(programs))
+  segments = [slice(0, len(each['node_opcode'])) for each in programs]
+  if selected:
+    ends = [np.flatnonzero(mask)[[0, -1]] for mask in selected]
+    segments = [slice(first, last + 1) for first, last in ends]
+  return layout_batches.graph_tensor(layout_batches.batch_arrays(
+      [Program('', **{name: each[name] for name in (
+          'node_feat', 'node_opcode', 'edge_index', 'node_config_ids')},
+               runtime_ns=each['config_runtime'], bounds=stats,
+               read_layouts=each['node_config_feat'].__getitem__)
+       for each in programs],
+      [np.arange(len(each['config_runtime'])) for each in programs],
+      segments, stats))

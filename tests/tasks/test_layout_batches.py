@@ -5,7 +5,9 @@ import pytest
 import tensorflow as tf
 
 from support import tiny_layouts
+from support.dump_baseline_data import flat
 from tpu_graphs_ext.data import programs
+from tpu_graphs_ext.data.normalize import ColumnStats, FeatureStats
 from tpu_graphs_ext.tasks import layout_batches
 
 
@@ -19,34 +21,54 @@ def collection(root):
   return programs.read_collection(root, 'xla', 'random', min_configs=6)
 
 
-def test_a_batch_is_the_graph_that_the_baselines_reader_makes(collection):
-  train = collection.train
-  arrays = [tiny_layouts.program(f'train {i}', 40 + 5 * i, 5 + i)
-            for i in range(2)]
-  selected = [np.arange(40) < 30, np.arange(45) >= 20]
-  expected = tiny_layouts.graph(
-      arrays, selected=selected, stats=collection.train.stats.to_json())
-  graph = layout_batches.graph_tensor(layout_batches.batch_arrays(
-      [train[0], train[1]], [np.arange(12)] * 2,
-      [slice(0, 30), slice(20, 45)], train.stats))
-  assert set(graph.node_sets) == set(expected.node_sets)
-  assert set(graph.edge_sets) == set(expected.edge_sets)
-  for name, node_set in expected.node_sets.items():
-    np.testing.assert_array_equal(graph.node_sets[name].sizes, node_set.sizes)
-    for feature, value in node_set.features.items():
-      ours = graph.node_sets[name][feature]
-      assert feature == 'runtimes' or ours.dtype == value.dtype, feature
-      np.testing.assert_array_equal(ours, value)
-  for name, edge_set in expected.edge_sets.items():
-    ours = graph.edge_sets[name]
-    assert ours.sizes.dtype == edge_set.sizes.dtype
-    np.testing.assert_array_equal(ours.sizes, edge_set.sizes)
-    for end in ('source', 'target'):
-      np.testing.assert_array_equal(
-          getattr(ours.adjacency, end), getattr(edge_set.adjacency, end))
-  roots = graph.node_sets['g']
-  assert roots['graph_id'].numpy().tolist() == [b'train_0', b'train_1']
-  np.testing.assert_allclose(roots['kept_node_ratio'], [0.75, 25 / 45])
+def test_a_batch_by_hand():
+  """As the baseline's reader makes it: names, values and types."""
+  def program(name, first, edges, ids, runtimes):
+    nodes = first + np.arange(len(edges) + 1)
+    layouts = first + np.arange(4 * len(ids)).reshape(2, len(ids), 2)
+    return programs.Program(
+        name, node_feat=np.stack([nodes, 0 * nodes], -1).astype(np.float32),
+        node_opcode=nodes.astype(np.uint8), edge_index=np.array(edges),
+        node_config_ids=np.array(ids), runtime_ns=np.array(runtimes),
+        bounds=None, read_layouts=np.float32(layouts).__getitem__)
+
+  stats = FeatureStats(ColumnStats(np.float32([0, 0]), np.float32([10, 0])),
+                       ColumnStats(np.float32([0, 1]), np.float32([10, 11])))
+  graph = flat(layout_batches.graph_tensor(layout_batches.batch_arrays(
+      [program('a', 1, [(1, 0), (2, 1)], [0, 2], [30, 20]),
+       program('b', 7, [(1, 0)], [1], [50, 60])],
+      [np.array([1, 0]), np.array([0, 0])], [slice(1, 3), slice(0, 1)], stats)))
+  for name, (dtype, expected) in {
+      'context': ('i4', [1, 1]),
+      'op.op': ('u1', [1, 2, 3, 7, 8]),
+      'op.feats': ('f4', np.float32([[1], [2], [3], [7], [8]]) / 10),
+      'op.selected': ('?', [False, True, True, True, False]),
+      'op.sizes': ('i4', [3, 2]),
+      # Configurations 1 and 0 of node 0, then of node 2; 0 twice in `b`.
+      'nconfig.feats': ('f4', np.float32([
+          [[5, 5], [1, 1]], [[7, 7], [3, 3]], [[7, 7], [7, 7]]]) / 10),
+      'nconfig.sizes': ('i4', [2, 1]),
+      'g.graph_id': ('U1', ['a', 'b']),
+      'g.runtimes': ('i8', [[20, 30], [50, 50]]),
+      'g.kept_node_ratio': ('f4', np.float32([2 / 3, 1 / 2])),
+      'g.sizes': ('i4', [1, 1]),
+      'feed.source': ('i4', [1, 2, 4]), 'feed.target': ('i4', [0, 1, 3]),
+      'feed.sizes': ('i4', [2, 1]),
+      'config.source': ('i4', [0, 1, 2]), 'config.target': ('i4', [0, 2, 4]),
+      'config.sizes': ('i4', [2, 1]),
+      'sampled_feed.source': ('i4', [2]), 'sampled_feed.target': ('i4', [1]),
+      'sampled_feed.sizes': ('i4', [1, 0]),
+      'sampled_config.source': ('i4', [1]),
+      'sampled_config.target': ('i4', [2]),
+      'sampled_config.sizes': ('i4', [1, 0]),
+      'g_op.source': ('i4', [0, 0, 0, 1, 1]),
+      'g_op.target': ('i4', [0, 1, 2, 3, 4]), 'g_op.sizes': ('i4', [3, 2]),
+      'g_config.source': ('i4', [0, 0, 1]),
+      'g_config.target': ('i4', [0, 1, 2]), 'g_config.sizes': ('i4', [2, 1]),
+  }.items():
+    np.testing.assert_array_equal(graph[name], expected, err_msg=name)
+    assert graph.pop(name).dtype == dtype, name
+  assert not graph
 
 
 def passes(collection, number, **changes):

@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from support import model_checks, tiny_layouts
+from support.model_checks import CLOSE
 from tpu_graphs_ext import layout_models
 
 PROGRAMS = [tiny_layouts.program('a', 40, 6, 7),
@@ -14,8 +15,6 @@ PROGRAMS = [tiny_layouts.program('a', 40, 6, 7),
 STATS = tiny_layouts.bounds(PROGRAMS)
 CONFIGS = 7
 SMALL = {'hidden_dim': 8}
-# Float32 sums in another order: the last bits differ.
-CLOSE = dict(rtol=2e-5, atol=2e-5)
 every_model = pytest.mark.parametrize('name', list(layout_models._MODELS))
 # Where the others go the same way, and tracing them takes seconds.
 two_models_and_slowly_all = pytest.mark.parametrize('name', [
@@ -90,8 +89,9 @@ def test_the_order_of_nodes_does_not_matter(made, name):
 def test_forward_gives_the_same_in_chunks(made, name, monkeypatch):
   model, scores = made(name)
   monkeypatch.setattr(type(model), '_CHUNK_FLOATS', 1)  # Eight at a time.
-  many = [{**program, 'node_config_feat': np.concatenate(
-      [program['node_config_feat']] * 3)} for program in PROGRAMS]
+  many = [{**program, **{name: np.concatenate([program[name]] * 3)
+                         for name in ('node_config_feat', 'config_runtime')}}
+          for program in PROGRAMS]
   np.testing.assert_allclose(
       model.forward(graph(many), 3 * CONFIGS), np.tile(scores, 3), **CLOSE)
 

@@ -133,16 +133,15 @@ def batch_arrays(programs: Sequence[Program], configs: Sequence[np.ndarray],
       first + program.node_config_ids
       for first, program in zip(first_node, programs)]).astype(np.int32)
   in_segment, is_sampled = selected[source] & selected[target], selected[ids]
-  # [configurable, configs, columns] of each program.
-  layouts = [program.layouts(chosen).transpose(1, 0, 2)
-             for program, chosen in zip(programs, configs)]
+  layouts = np.concatenate([  # [configurable, configs, columns]
+      program.layouts(chosen).transpose(1, 0, 2)
+      for program, chosen in zip(programs, configs)])
   return {
       **graph,
       'op/selected': selected,
-      'nconfig/feats': np.concatenate([
-          stats.config.apply(
-              rows.reshape(-1, rows.shape[-1]), 'node_config_feat'
-          ).reshape(*rows.shape[:2], -1) for rows in layouts]),
+      'nconfig/feats': stats.config.apply(
+          layouts.reshape(-1, layouts.shape[-1]), 'node_config_feat'
+      ).reshape(*layouts.shape[:2], -1),
       'nconfig/sizes': configurable,
       'g/graph_id': np.array(
           [program.name.encode() for program in programs], object),
