@@ -10,26 +10,10 @@ import pytest
 
 from support import tiny_kernels
 from tpu_graphs_ext.data.kernel import Partition
-from tpu_graphs_ext.engine import evaluate, results, scoring
+from tpu_graphs_ext.engine import evaluate, results
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.tasks import TILE, evaluations
 from tpu_graphs_ext.tasks.evaluations import Evaluation
-
-
-class ByFirstColumn:
-  """Scores a configuration with minus its first column."""
-
-  task = TILE
-
-  def __init__(self, keep_repeats=False):
-    self._keep_repeats = keep_repeats
-
-  def score_all(self, partition, what):
-    for kernel in partition:
-      yield kernel, scoring.Scores(
-          -kernel.config_feat[:, 0],
-          scoring.first_copies(kernel.config_feat),
-          self._keep_repeats)
 
 
 def kernel_of(tile_id, first_column, runtime_ns, **changes):
@@ -42,8 +26,11 @@ def kernel_of(tile_id, first_column, runtime_ns, **changes):
 
 
 def measured(*kernels, keep_repeats=False, ks=None):
-  return evaluate.measure(ByFirstColumn(keep_repeats),
-                          Partition.from_kernels(kernels), 'test', ks)
+  """The score of a configuration is minus its first column."""
+  scores = {kernel.tile_id: -kernel.config_feat[:, 0] for kernel in kernels}
+  return evaluate.measure(
+      evaluate.ForeignRanker('x', TILE, scores, keep_repeats=keep_repeats),
+      Partition.from_kernels(kernels), 'test', ks)
 
 
 def slowdowns(summary, measure='slowdown'):

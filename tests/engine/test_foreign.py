@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import os
-import pathlib
 import shutil
 
 import numpy as np
@@ -185,13 +184,9 @@ def test_without_any_model(capsys):
   assert '--dir: name a model, or the scores' in capsys.readouterr().err
 
 
-def test_paths_of_pathlib_name_what_their_texts_name(saved_model_dir, tmp_path):
-  data, out = tmp_path / 'data' / 'test', tmp_path / 'a.csv'
-  for kernel in saved_run.KERNELS:
-    kernel.save(str(data))
-  loading = LoadSettings(data_root=str(data.parent), cache_dir='')
-  model = pathlib.Path(saved_model_dir)
-  assert tpu_graphs_ext.evaluate(model, data, loading=loading).data == str(data)
-  assert tpu_graphs_ext.predict(model, out=out, loading=loading) == str(out)
-  with pytest.raises(UserError, match='mine: lacks'):
-    tpu_graphs_ext.measure(data, {}, name='mine', loading=loading)
+def test_kernels_may_be_a_path(tmp_path):
+  KERNELS[0].save(str(tmp_path))
+  evaluation = tpu_graphs_ext.measure(
+      tmp_path, {'net_a': [1, 2, 3, 4]}, loading=LoadSettings(cache_dir=''))
+  assert evaluation.data == str(tmp_path)
+  assert evaluation.rows['tile_id'].tolist() == ['net_a']

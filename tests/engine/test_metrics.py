@@ -59,13 +59,6 @@ def test_random_choice():
           (n + 1) / (k + 1) - 1)
 
 
-def test_a_slowdown_is_over_the_best_runtime():
-  runtime = np.array([5.0, 4.0, 8.0])
-  assert metrics.slowdown_of(runtime, np.array([0, 2])) == 0.25
-  assert metrics.random_slowdown(runtime, np.zeros(3, bool), 1) == (
-      pytest.approx((0.25 + 0 + 1) / 3))
-
-
 def test_intervals():
   # Means of two draws from 0 and 1: 0, 1/2, 1 with probability 1/4, 1/2, 1/4.
   # So 95 % of them reach from 0 to 1. NaN is left out.

@@ -35,13 +35,15 @@ def found_in(stats, kernel, opcodes=None):
       scoring.Ranker(None, stats, 256, TILE, opcodes=opcodes), kernel)
 
 
-def warn(stats, kernels, opcodes=None, level=logging.DEBUG):
-  logger = logging.getLogger(out_of_range.__name__)
-  logger.setLevel(level)
+def warn(stats, kernels, opcodes=None):
   out_of_range.warn(
       scoring.Ranker(None, stats, 256, TILE, 'model_x', opcodes=opcodes),
       Partition.from_kernels(kernels))
-  logger.setLevel(logging.NOTSET)
+
+
+@pytest.fixture(autouse=True)
+def verbose(caplog):
+  caplog.set_level(logging.DEBUG, out_of_range.__name__)
 
 
 @pytest.fixture(scope='module')
@@ -108,6 +110,7 @@ def test_one_line_a_column_names_kernels(stats, caplog):
       '  shape_element_type_is_u8 is 1 (0 to 0 in training) in a_0',
       '  shape_dimensions_0 is 4,816,896 (0 to 1,024 in training) in a_0, b_0',
       '  kernel_bounds_0 is 128 (1 to 64 in training) in c_0']
-  warn(stats, kernels, level=logging.INFO)
+  caplog.set_level(logging.INFO, out_of_range.__name__)
+  warn(stats, kernels)
   assert caplog.messages[1] == (
       heading + ' (columns or opcodes: 3; --verbose lists them)')

@@ -1,6 +1,5 @@
 """How many threads TensorFlow gets."""
 
-
 from tpu_graphs_ext.engine import threads
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import glob
-import gzip
 import importlib
 import json
 import os
@@ -23,7 +22,13 @@ from support import baseline_scripts, eager_training, model_checks, tiny_layouts
 from tpu_graphs_ext import layout_models
 from tpu_graphs_ext.course import checkout
 from tpu_graphs_ext.data import programs
-from tpu_graphs_ext.engine import metrics, scoring, train
+from tpu_graphs_ext.engine import (
+  artifacts,
+  metrics,
+  predictions_csv,
+  scoring,
+  train,
+)
 from tpu_graphs_ext.tasks import LAYOUT
 from tpu_graphs_ext.tasks.layout import (
   LayoutLoadSettings,
@@ -56,17 +61,7 @@ def run_train(copy: str, data: str, folder, *flags: str) -> dict:
              f'--cache_dir={folder}/cache', f'--out_dir={folder}/out',
              '--keep_nodes=30', *flags], f'{folder}/train.log')
   (run_file,) = glob.glob(f'{folder}/out/run_*.jsonz')
-  with gzip.open(run_file) as file:
-    return json.load(file)
-
-
-def rankings(folder) -> dict[str, list[int]]:
-  """ID -> configurations, of the CSV that the script wrote."""
-  (path,) = glob.glob(f'{folder}/out/results_*.csv')
-  with open(path, encoding='utf-8') as lines:
-    header, *rows = csv.reader(lines)
-  assert header == ['ID', 'TopConfigs']
-  return {name: list(map(int, order.split(';'))) for name, order in rows}
+  return artifacts.read_run_file(run_file)
 
 
 SMALL = {'hidden_dim': 8}
@@ -79,7 +74,7 @@ def test_the_unchanged_script_runs_to_its_predictions(
                   f'--model_kwargs_json={json.dumps(SMALL)}')
   for curve in ('train_loss', 'val_loss', 'train_opa', 'val_opa'):
     assert np.isfinite(run['train_curve'][curve]).all()
-  rows = rankings(tmp_path)
+  rows = predictions_csv.read(glob.glob(f'{tmp_path}/out/results_*.csv')[0])
   assert set(rows) == {'layout:xla:random:test_0', 'layout:xla:random:test_1'}
   for order in rows.values():
     assert sorted(order) == list(range(12))

@@ -164,16 +164,11 @@ def test_settings_and_data_that_cannot_be_used(data_root, tmp_path):
     assert not os.listdir(tmp_path)
 
 
-def test_models_of_the_other_task_are_refused(
-    trained, saved_model_dir, loading, capsys, tmp_path):
+def test_a_run_of_a_collection_that_is_no_text(trained, tmp_path):
   info = {**trained.run_info, 'args': {**trained.run_info['args'], 'source': 1}}
   with pytest.raises(UserError, match='its source must be text'):
     artifacts.check_run(
         artifacts.save_run_file(info, str(tmp_path), LAYOUT), info, LAYOUT)
-  with pytest.raises(UserError, match='another task than layout; give'):
-    scoring.load_ranker(saved_model_dir, loading)
-  assert cli.main(['evaluate', '--dir', trained.model_dir]) == 1
-  assert 'of the layout task; give --task layout' in capsys.readouterr().err
 
 
 def test_the_commands_print_what_the_functions_give(
