@@ -45,9 +45,8 @@ class CombinedLoss(tf.keras.losses.Loss):
   their own class of this name; Keras loads it without losses.
   """
 
-  def __init__(self, weighted_losses: Sequence[tuple[str, float]] = (
-      ('ListMLELoss', 1.0),), **kwargs):
-    super().__init__(**kwargs)
+  def __init__(self, weighted_losses: Sequence[tuple[str, float]]):
+    super().__init__()
     total = sum(weight for _, weight in weighted_losses)
     self._weighted_losses = [
         (weight / total, _loss(name)) for name, weight in weighted_losses]

@@ -111,8 +111,8 @@ def read_scores(path: str, loading: Loading) -> ForeignRanker:
                     f'({error})') from error
   for name, fault in faults.items():
     raise UserError(f'{path}: {name} {fault}')
-  return ForeignRanker(path, loading.task, arrays,
-                       keep_repeats=getattr(loading, 'keep_repeats', False))
+  return ForeignRanker(
+      path, loading.task, arrays, keep_repeats=loading.keep_repeats)
 
 
 def read_predictions(path: str, loading: Loading) -> ForeignRanker:

@@ -52,7 +52,8 @@ def of_training(settings: Training) -> Origin:
       settings.data_root, *settings.task.collection({}, settings), split))
           for split in schema.SPLITS}
   return Origin(source, {
-      'models_py': {'file': path, 'sha256': files.sha256(path)}, 'data': data})
+      'models_py': {'file': path, 'sha256': hashlib.sha256(source).hexdigest()},
+      'data': data})
 
 
 def sum_of(folder: str) -> str:

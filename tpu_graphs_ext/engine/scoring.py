@@ -136,8 +136,7 @@ class Ranker:
           yield problem, scores.result()
 
   def prepared(self, problem: Problem) -> Problem:
-    """One problem with opcodes that the model knows; checks its columns."""
-    self.stats.node.require_columns(problem.node_feat, 'node_feat')
+    """One problem with opcodes that the model knows."""
     return self._with_known_opcodes(Problems([problem]))[0]
 
   def scored(self, problem: Problem) -> Scores:
@@ -203,8 +202,7 @@ def load_ranker(model_dir: str, loading: Loading) -> Ranker:
       origin.models_file_of(run.model_dir, run.info, loading))
   opcodes = run.info.get('opcodes')
   return Ranker(
-      model, stats, num_ops, task, os.fspath(model_dir),
-      getattr(loading, 'keep_repeats', False),
+      model, stats, num_ops, task, os.fspath(model_dir), loading.keep_repeats,
       _counts_elements(run.model_kwargs.get('feature_stats'), model),
       opcodes and frozenset(opcodes), run.info['args'],
       run.info.get('data', {}), run.info.get('tpu', ''))

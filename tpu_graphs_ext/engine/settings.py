@@ -221,6 +221,7 @@ class Loading(Checked):
       'several, separated by commas')
 
   STATS: ClassVar[tuple[str, ...]] = ('run', 'train')
+  keep_repeats: ClassVar[bool] = False  # See `scoring.Scores`.
 
   def for_each(self, count: int) -> list[Loading]:
     """The settings of each of several models: `models_py` may name several.

@@ -28,8 +28,6 @@ from tpu_graphs_ext.engine.task import Splits
 
 _log = logging.getLogger(__name__)
 
-HOST = 'tpu_graphs_ext'
-
 
 @dataclasses.dataclass(frozen=True)
 class TrainResult:
@@ -140,7 +138,7 @@ def _new_run_info(settings: Training, splits: Splits,
       'num_ops': splits.num_ops,
       'opcodes': splits.train.opcodes,
       **folder.origin.info,
-      'host': HOST,
+      'host': 'tpu_graphs_ext',
       'versions': artifacts.versions(),
       'seconds': {},
       'settings': dataclasses.asdict(settings),

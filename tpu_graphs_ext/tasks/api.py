@@ -86,8 +86,8 @@ def measure(kernels: Union[str, Iterable[Kernel]], scores: Mapping[str, Any],
   problems = (task.read(source, loading) if is_path
               else Partition.from_kernels(kernels))
   return evaluate_lib.evaluation(
-      evaluate_lib.ForeignRanker(name, task, scores, keep_repeats=getattr(
-          loading, 'keep_repeats', False)),
+      evaluate_lib.ForeignRanker(
+          name, task, scores, keep_repeats=loading.keep_repeats),
       evaluate_lib.labelled(problems, source, task), source, ks)
 
 
