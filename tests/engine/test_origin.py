@@ -4,7 +4,6 @@ import dataclasses
 import hashlib
 import pathlib
 
-import numpy as np
 import pytest
 
 from support import eager_training, tiny_kernels, tiny_models
@@ -158,7 +157,6 @@ def test_each_model_may_have_a_file(folder, trained, tmp_path):
   mine, reverse = api.evaluate_all(dirs, loading=loading(
       folder, ','.join(map(str, paths))))
   assert reverse.mean['opa'] == pytest.approx(1 - mine.mean['opa'])
-  assert np.allclose(reverse.rows['opa'], 1 - mine.rows['opa'])
   with pytest.raises(UserError, match='names 3 files for 2 models; name one'):
     api.evaluate_all(dirs, loading=loading(folder, 'a.py,b.py,c.py'))
   runs_there, _ = runs.find(dirs[:1], [str(paths[1])])
