@@ -40,10 +40,8 @@ def require_folder(name: str) -> None:
 
 def folder_of(name: str) -> str:
   """The folder model_<hash> of a model of the package, or a UserError."""
-  tpu = tpu_of(name)
-  folders = glob.glob(os.path.join(glob.escape(FOLDER), '*', 'model_*'))
-  by_tpu = {os.path.basename(os.path.dirname(each)): each for each in folders}
-  if tpu not in by_tpu:
+  tpu, known = tpu_of(name), sorted(os.listdir(FOLDER))
+  if tpu not in known:
     raise UserError(f'{name}: the package has no model of a TPU {tpu}, only of '
-                    f'{", ".join(sorted(by_tpu))}')
-  return by_tpu[tpu]
+                    f'{", ".join(known)}')
+  return glob.glob(os.path.join(glob.escape(FOLDER), tpu, 'model_*'))[0]
