@@ -141,6 +141,12 @@ def test_config(tmp_path, capsys):
   args = app.parse(['evaluate', f'--config={path}'])
   assert (args.dir, args.data_root) == (['a-1', 'b'], 'd-r')
   assert args.keep_repeats is True
+  path.write_text('{"scores": ["a.npz", "b.npz"]}')
+  args = app.parse(['report', f'--config={path}', 'out'])
+  assert (args.scores, args.runs) == (['a.npz', 'b.npz'], ['out'])
+  path.write_text('{"layout": ["a.csv", "b.csv"], "sample": "s", "tile": "t"}')
+  args = app.parse(['kaggle-csv', '--out=o', f'--config={path}'])
+  assert args.layout == ['a.csv', 'b.csv']
   for content, error in (('{"epoch": 3}', 'unrecognized arguments: --epoch=3'),
                          ('[1]', 'must be a JSON object of flags'),
                          ('{', 'is not JSON')):

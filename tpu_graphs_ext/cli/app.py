@@ -127,7 +127,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     early.add_argument('--config')
     early.add_argument('--task')
     if config := early.parse_known_args(words)[0].config:
-      words[1:1] = _read_config(config)
+      # The last word ends a list before what is no flag, as in `report RUN`.
+      words[1:1] = [*_read_config(config), f'--config={config}']
     task = early.parse_known_args(words)[0].task
     verb = make_parser([name], TASKS.get(task, TILE)).verbs[name]
     switches = {flag for action in verb._actions if action.type is flags.boolean

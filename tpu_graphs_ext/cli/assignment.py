@@ -103,12 +103,12 @@ def _place(args: Namespace) -> dict[str, Any]:
     '--tile a.csv --layout b.csv --sample sample_submission.csv --out k.csv',
     flags=[
         path('--tile', 'CSV', "a model's predictions", required=True),
-        path('--layout', 'CSV', 'layout rows; may be given several times; not '
-             'given: those of the sample', action='append'),
+        path('--layout', 'CSV', 'layout rows; several may be given; not given: '
+             'those of the sample', [], nargs='+', action='extend'),
         path('--out', 'FILE', 'the CSV to write', required=True),
         path('--sample', 'CSV', "the course's sample_submission.csv, which "
              'names the rows', required=True)])
 def kaggle_csv(args: Namespace) -> None:
   from tpu_graphs_ext.course import kaggle
   print(kaggle.kaggle_csv(
-      args.tile, args.out, layout=args.layout or (), sample=args.sample))
+      args.tile, args.out, layout=args.layout, sample=args.sample))
