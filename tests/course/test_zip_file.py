@@ -188,18 +188,6 @@ def test_bad_manifest(packed, tmp_path):
     refused(rewritten(packed, change), tmp_path, message)
 
 
-def test_what_is_not_a_zip_file(packed, tmp_path):
-  os.mkfifo(tmp_path / 'pipe.zip')
-  (tmp_path / 'a.zip').write_bytes(b'PK not a zip')
-  content = pathlib.Path(packed).read_bytes()
-  pathlib.Path(packed).write_bytes(content[:-30])
-  for path, reason in ((tmp_path / 'pipe.zip', 'is not an ordinary file'),
-                       (tmp_path / 'no.zip', 'hand-in (No such file or dir'),
-                       (tmp_path / 'a.zip', 'is not a whole hand-in'),
-                       (packed, 'is not a whole hand-in')):
-    refused(str(path), tmp_path, reason)
-
-
 # ----------------------------------------------------------------- damaged
 
 

@@ -27,25 +27,11 @@ if __name__ == '__main__':
 
 
 @pytest.fixture
-def root(tmp_path):
-  """A made-up checkout, a course folder beside it."""
-  root = tmp_path / 'tpu_graphs'
-  models = root / checkout.MODELS_PY
-  models.parent.mkdir(parents=True)
-  models.write_text("NAME = 'models'")
-  (root / 'tiles_train.py').write_text(SCRIPT)
-  (tmp_path / checkout.COURSE_FOLDER).mkdir()
-  (tmp_path / checkout.COURSE_FOLDER / 'course.py').write_text(SCRIPT)
-  return root
-
-
-@pytest.fixture
 def elsewhere(tmp_path, monkeypatch):
   """The working folder."""
   folder = tmp_path / 'elsewhere'
   folder.mkdir()
   monkeypatch.chdir(folder)
-  monkeypatch.delenv(checkout.ROOT_VARIABLE, raising=False)
   return folder
 
 
@@ -61,9 +47,14 @@ def run(packages, *argv: str):
       packages, f'from tpu_graphs_ext import cli\ncli.main({list(argv)!r})')
 
 
-@pytest.mark.parametrize('script', ['tiles_train.py', 'course.py'])
-def test_a_script_runs_as_under_plain_python(packages, root, elsewhere, script):
+@pytest.mark.parametrize('folder, script', [
+    ('tpu_graphs', 'tiles_train.py'),
+    (checkout.COURSE_FOLDER, checkout.COURSE_FILES[0])])
+def test_a_script_runs_as_under_plain_python(
+    packages, root, elsewhere, folder, script):
   """Its own flags stay its own, also those that `run` has too."""
+  (root / checkout.MODELS_PY).write_text("NAME = 'models'")
+  (root.parent / folder / script).write_text(SCRIPT)
   flags = ['--model=My', '--help', '--root', 'x', '-h', 'plain']
   done = run(packages, 'run', '--root', str(root), script, *flags)
   assert done.stdout.splitlines() == [
