@@ -92,7 +92,7 @@ def test_folders_and_journals_that_are_refused(swept, tmp_path):
 
 
 @pytest.mark.parametrize('every', [
-    61, pytest.param(1, marks=pytest.mark.survive)])
+    151, pytest.param(1, marks=pytest.mark.survive)])
 def test_hostile_values_in_a_journal(swept, tmp_path, every):
   """A line of the journal with values of every type: an error, or a table."""
   search = {'search': {'method': 'random', 'configurations': 2}}

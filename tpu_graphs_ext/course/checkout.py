@@ -21,7 +21,7 @@ from typing import Any
 from tpu_graphs_ext import children, files
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.stacks import imports
-from tpu_graphs_ext.tasks import TILE, ShippedTask
+from tpu_graphs_ext.tasks import TILE
 
 URL = 'https://github.com/google-research-datasets/tpu_graphs'
 COURSE_URL = 'https://github.com/ADAPT-uiuc/tpu_graphs_scripts'
@@ -95,12 +95,11 @@ def course_scripts(root: str) -> str | None:
                if _has(folder, COURSE_FILES)), None)
 
 
-def working_copy(root: str, folder: str, models_py: str | None = None,
-                 task: ShippedTask = TILE) -> str:
+def working_copy(root: str, folder: str, models_py: str | None = None) -> str:
   """Copies the checkout and the course's scripts into a new folder.
 
   Not environments, data, models, linked folders and pipes. `models_py`, if
-  given, takes the place of the task's models. Returns the folder.
+  given, takes the place of the tile task's. Returns the folder.
   """
   def not_copied(place: str, names: list[str]) -> set[str]:
     return shutil.ignore_patterns(*_NOT_COPIED)(place, names) | {
@@ -113,7 +112,7 @@ def working_copy(root: str, folder: str, models_py: str | None = None,
     for name in COURSE_FILES:
       shutil.copy(os.path.join(scripts, name), folder)
   if models_py:
-    shutil.copyfile(models_py, os.path.join(folder, task.baseline_models))
+    shutil.copyfile(models_py, os.path.join(folder, MODELS_PY))
   return folder
 
 

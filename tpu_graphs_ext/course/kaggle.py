@@ -17,8 +17,6 @@ from tpu_graphs_ext.engine import predictions_csv
 from tpu_graphs_ext.files import require_path
 from tpu_graphs_ext.tasks import TILE
 
-# Configurations of a tile row; the competition looks at no more.
-TILE_PLACES = TILE.csv_configs
 PUBLISHED_ROWS = 894
 
 _log = logging.getLogger(__name__)
@@ -48,7 +46,8 @@ def kaggle_csv(tile: str, out: str, *, sample: str,
         faults.append(f'{name} {fault}')
       elif name in rows:
         faults.append(f'{name} is in two files')
-      rows[name] = indices[:TILE_PLACES] if path == tile else indices
+      # The competition looks at no more configurations of a tile row.
+      rows[name] = indices[:TILE.csv_configs] if path == tile else indices
   collections = {name.rpartition(':')[0] for name in (TILE.csv_id, *rows)}
   faults += [f'{name} is missing; was the model run on all of the test split?'
              for name in expected
@@ -73,6 +72,6 @@ def _fault(name: str, indices: Sequence[int], is_tile: bool,
   if not is_tile:  # A layout row of the sample has every configuration.
     if sorted(indices) != list(range(len(expected[name]))):
       return f'must name each of its {len(expected[name])} configurations once'
-  elif len(indices) < TILE_PLACES:
-    return f'has {len(indices)} indices; it must have {TILE_PLACES}'
+  elif len(indices) < TILE.csv_configs:
+    return f'has {len(indices)} indices; it must have {TILE.csv_configs}'
   return ''

@@ -78,13 +78,8 @@ def ignore_saving_warning() -> None:
 
 
 def _load_gnn(execute, module) -> None:
+  """Also lets Keras 2.15, which has no `optional`, read models saved here."""
   require_keras_2(module.__name__)
-  _leave_out_new_defaults()
-  execute(module)
-
-
-def _leave_out_new_defaults() -> None:
-  """Lets Keras 2.15, which has no `optional`, read models saved here."""
   import tensorflow as tf
   layer_class = tf.keras.layers.InputLayer
   whole_config = layer_class.get_config
@@ -96,6 +91,7 @@ def _leave_out_new_defaults() -> None:
     return config
 
   layer_class.get_config = get_config
+  execute(module)
 
 
 class _ModeKeys:
