@@ -30,7 +30,8 @@ model_or_newest() {  # The folder given, or the one trained last.
   if [ -z "$newest" ]; then
     # Trained with another --out_dir, it is noted here.
     newest=$({ cat "$OUT_DIR/trained_last.txt" 2>/dev/null || true
-        find "$OUT_DIR/" -maxdepth 1 -name 'model_*' -type d 2>/dev/null
+        find "$OUT_DIR/" -maxdepth 1 -name 'model_*' ! -name '*.tmp' -type d \
+          2>/dev/null
       } | while read -r folder; do
           [ ! -d "$folder" ] || echo "$(date -r "$folder" +%s) $folder"
         done | sort -n | tail -n 1 | cut -d ' ' -f 2-)

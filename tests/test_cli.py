@@ -20,6 +20,7 @@ from support.places import PROJECT
 from tpu_graphs_ext import cli
 from tpu_graphs_ext.cli import app, flags
 from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.files import TEMPORARY
 from tpu_graphs_ext.tasks.tile import LoadSettings, StatsSettings, TrainSettings
 
 VERBS = list(flags.VERBS)
@@ -154,7 +155,8 @@ def test_a_model_is_found_by_the_start_of_its_hash_or_as_the_latest(tmp_path):
   def folder_of(text):
     return flags.model_dir(text, str(tmp_path))
 
-  for seconds, name in enumerate(('model_b2', 'model_a1', 'model_a2')):
+  for seconds, name in enumerate((  # The last is half-written.
+      'model_b2', 'model_a1', 'model_a2', 'model_b2.01234567' + TEMPORARY)):
     (tmp_path / name).mkdir()
     os.utime(tmp_path / name, (seconds, seconds))
   assert folder_of(f'{tmp_path}/model_b') == f'{tmp_path}/model_b2'

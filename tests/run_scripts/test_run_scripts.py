@@ -193,9 +193,11 @@ def student(machine):
   home = machine.parent
   (home / 'out').symlink_to('disk')
   for name in ('tpu_graphs', 'tpu_graphs_scripts', 'disk', 'out/model_b',
-               'out/model_a', 'd/train', 'd/valid', 'd/test'):
+               'out/model_a', 'out/model_c.tmp', 'd/train', 'd/valid',
+               'd/test'):
     (home / name).mkdir(parents=True)
   os.utime(home / 'out/model_b', (1, 1))  # The older one.
+  os.utime(home / 'out/model_c.tmp', (3e9, 3e9))  # Half-written.
   (home / 'tpu_graphs_scripts/sample_submission.csv').touch()
   for split in ('train', 'valid', 'test'):
     (home / f'd/{split}/a.npz').touch()

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, Optional
 from tpu_graphs_ext.data.schema import DEFAULT_TPU
 from tpu_graphs_ext.engine.settings import Loading
 from tpu_graphs_ext.errors import UserError, shortened
-from tpu_graphs_ext.files import path_flag
+from tpu_graphs_ext.files import TEMPORARY, path_flag
 from tpu_graphs_ext.tasks import TASKS, TILE, ShippedTask
 
 _log = logging.getLogger(__name__)
@@ -90,8 +90,10 @@ def model_dir(text: str, out_dir: str, label: str = '--dir') -> str:
   start = os.path.expanduser(os.path.join(folder, name))
   if os.path.exists(start) or not name.startswith('model_'):
     return text
-  folders = sorted(filter(os.path.isdir, glob.glob(glob.escape(start) + '*')),
-                 key=os.path.getmtime)
+  folders = sorted(
+      (folder for folder in glob.glob(glob.escape(start) + '*')
+       if os.path.isdir(folder) and not folder.endswith(TEMPORARY)),
+      key=os.path.getmtime)
   if latest and not folders:
     raise UserError(f'{label}={text}: there is no model_<hash> in {folder}')
   if len(folders) > 1 and not latest:
