@@ -64,7 +64,8 @@ def test_changes_by_hand_are_not_lost(root, tmp_path):
     before()
     (root / checkout.MODELS_PY).write_text('# mine\n')
     assert state(root) == swap.OTHER
-    for call in (swap.install, swap.uninstall):
+    for call in (swap.install, swap.uninstall, lambda place: swap.install(
+        place, f'{place}/{checkout.MODELS_PY}')):
       with pytest.raises(UserError, match=(
           r"has changes that install did not make .*cp '.*' my_models.py")):
         call(str(root))

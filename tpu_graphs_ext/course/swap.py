@@ -42,7 +42,8 @@ def install(root: str = '', models_py: str = '',
   if faults := allowed_imports.faults_of(source):
     raise UserError('\n  '.join(faults))
   new, old = files.read_file(source), files.read_file(target)
-  if old != new:
+  # Of the file itself there may be no other copy.
+  if old != new or os.path.samefile(source, target):
     _require_known(target, task)
   # First, so that what is in place is known at any moment.
   files.write_file(target + RECORD, '\n'.join(
