@@ -282,6 +282,8 @@ def test_the_command(source_kernel, tmp_path, monkeypatch, capsys):
   kernel, = ranked['kernels']
   assert len(kernel['choices']) == kernel['scored'] == 6
   assert kernel['default']['tile']['bound_by']
+  assert cli.main(['rank', 'none.pb', '--json']) == 1
+  assert json.loads(capsys.readouterr().out) == [none]
 
 
 def test_typos_are_named_at_once(tmp_path, monkeypatch, capsys):

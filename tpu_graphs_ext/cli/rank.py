@@ -131,9 +131,9 @@ def _all_tiles(args: Namespace) -> int:
   failed = [source for source in opened if source.faults]
   if len(failed) == len(opened):  # Nothing to load TensorFlow for.
     if args.json:
-      print(json.dumps([{'source': source.name, 'notes': [], 'kernels': [],
-                         'faults': source.faults} for source in failed],
-                       indent=2))
+      print(json.dumps([{
+          'source': source.name, 'notes': [], 'faults': source.faults,
+          'kernels': [], 'report': []} for source in failed], indent=2))
     return flags.failed([fault for source in failed for fault in source.faults])
   with flags.progress(args.tpu) as progress, kernel_sources.compiling(
       opened, progress) as sources:
