@@ -22,13 +22,12 @@ from collections.abc import Iterable, Sequence
 from typing import NoReturn, Optional
 
 import tpu_graphs_ext
-from tpu_graphs_ext.cli import assignment, flags, rank, verbs
+from tpu_graphs_ext.cli import assignment, flags, rank, verbs  # noqa: F401
 from tpu_graphs_ext.errors import UserError, printable
 from tpu_graphs_ext.files import read_json
 from tpu_graphs_ext.tasks import TASKS, TILE, ShippedTask
 
-_MODULES = verbs, rank, assignment  # Their import adds the verbs.
-# The order of --help.
+# The order of --help; the imports above add the verbs.
 _ORDER = (
     'train', 'evaluate', 'predict', 'rank', 'kernels', 'report', 'export',
     'sweep', 'check-data', 'featurize', 'sample-data', 'stats', 'doctor',

@@ -88,13 +88,11 @@ def verify(args: Namespace) -> int:
 def package(args: Namespace) -> None:
   from tpu_graphs_ext.course import zip_file
   verdict = zip_file.package(args.model_dir, args.out, **_place(args))
-  print(verdict.text())
-  print(args.out)
+  print(f'{verdict.text()}\n{args.out}')
 
 
 def _place(args: Namespace) -> dict[str, Any]:
-  return {name: getattr(args, name) for name in (
-      'models_py', 'root', 'data_root', 'cache_dir', 'time_limit')}
+  return {name[2:]: getattr(args, name[2:]) for [name], _ in _PLACE}
 
 
 @flags.verb(
