@@ -119,6 +119,10 @@ runs on $(supported); remove that folder and start again."
     return
   fi
   find_python
+  # What is replaced below is empty, or what is left of an environment.
+  [ -e "$VENV/pyvenv.cfg" ] || rmdir "$VENV" 2>/dev/null || [ ! -e "$VENV" ] ||
+    stop "$VENV holds something other than an environment; name a new folder \
+with VENV=/path/to/folder."
   check_disk
   version=$(python_version "$BASE_PYTHON")
   echo "Making $VENV with Python $version ..."

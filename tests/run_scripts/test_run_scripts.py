@@ -19,7 +19,7 @@ from tpu_graphs_ext.cli import app
 
 SCRIPTS = PROJECT / 'run_scripts'
 TOOLS = ('awk', 'bash', 'cat', 'cksum', 'dirname', 'env', 'grep', 'mkdir',
-         'rm', 'tail', 'touch', 'tr')
+         'rm', 'rmdir', 'tail', 'touch', 'tr')
 
 # Answers like a Python of that version; `-m venv` makes an environment whose
 # own Python is this script, and pip does what the second blank says.
@@ -124,6 +124,17 @@ def test_an_installation_that_fails(machine):
     add(machine, 'df', f'echo x; echo "/dev/disk 9 9 {free} 1% /"')
     shutil.rmtree(machine.parent / 'venv', ignore_errors=True)
     assert_one_sentence(run(machine), message)
+
+
+def test_a_folder_of_other_files_is_not_replaced(machine):
+  add(machine, 'python3.11', python('3.11'))
+  mine = machine.parent / 'venv' / 'mine'
+  mine.parent.mkdir()
+  mine.touch()
+  assert_one_sentence(run(machine), 'venv holds something other than an envir')
+  assert mine.exists()
+  (mine.parent / 'pyvenv.cfg').touch()  # Its Python is gone.
+  assert run(machine, 'test.sh')[0] == 0 and not mine.exists()
 
 
 @pytest.mark.parametrize('clones', [True, False])
