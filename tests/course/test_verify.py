@@ -257,6 +257,7 @@ def test_a_folder_without_hash_in_one_with(folder, copied, tmp_path):
   verdict = verify.verify(str(model_dir), models_py=str(tmp_path / 'no.py'))
   for part in ('named model_<hash>', 'no.py: cannot be read'):
     fault(verdict, part)
+  assert len(verdict.faults) == 2
   # The script replaces '/model_' anywhere.
   assert any('replaces every "/model_"' in note for note in verdict.notes)
 

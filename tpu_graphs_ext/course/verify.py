@@ -105,6 +105,8 @@ def verify(model_dir: str, *, models_py: str = '', root: str = '',
   if verdict.run_info:  # Before the time is spent: it may be another's.
     _log.info('handing in %(class)s: %(trained)s', verdict.facts)
   verdict.faults += allowed_imports.faults_of(verdict.models_py)
+  if not os.path.isfile(verdict.models_py):
+    return verdict
   with tempfile.TemporaryDirectory(prefix='hand_in_') as folder:
     try:
       place = sandbox.Sandbox(
