@@ -185,6 +185,8 @@ def test_the_data_root_is_that_of_data_where_the_default_is_missing(
     assert flags.loading(default).data_root.startswith('~')
     (tmp_path / data).with_name('train').mkdir(parents=True)
     assert flags.loading(default).data_root == f'{tmp_path}/root'
+    nobody = app.parse([*call, '--data=~no-such-user/valid'])
+    assert flags.loading(nobody).data_root.startswith('~')
     elsewhere = app.parse([*call, '--data_root=other'])
     assert flags.loading(elsewhere).data_root == 'other'
 

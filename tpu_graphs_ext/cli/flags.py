@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, Optional
 from tpu_graphs_ext.data.schema import DEFAULT_TPU
 from tpu_graphs_ext.engine.settings import Loading
 from tpu_graphs_ext.errors import UserError, shortened
-from tpu_graphs_ext.files import TEMPORARY, path_flag
+from tpu_graphs_ext.files import TEMPORARY, full_path, path_flag
 from tpu_graphs_ext.tasks import TASKS, TILE, ShippedTask
 
 _log = logging.getLogger(__name__)
@@ -248,7 +248,7 @@ def loading(args: argparse.Namespace) -> Loading:
   task = task_of(args)
   settings = given(args, task.loading)
   data = getattr(args, 'data', '')
-  split = pathlib.Path(data).expanduser().absolute()
+  split = pathlib.Path(full_path(data))
   if (data and settings.data_root == task.loading.data_root
       and not os.path.isdir(os.path.expanduser(settings.data_root))
       and (split.parent / 'train').is_dir()):
