@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import platform
 import time
 
 import pytest
@@ -23,10 +24,12 @@ CLASSIC = versions.STACKS['classic'].requirements
 def in_use(monkeypatch):
   """Pretends that a classic stack is in use, with some versions changed."""
   def change(python='3.10.1', **changes):
-    oldest = {package: wanted[2:].split(',')[0]
-              for package, wanted in CLASSIC.items()}
-    monkeypatch.setattr(versions, 'describe', lambda: versions.StackInUse(
-        'classic', 'why', python, {**oldest, **changes}, CLASSIC))
+    there = {**{package: wanted[2:].split(',')[0]
+                for package, wanted in CLASSIC.items()}, **changes}
+    monkeypatch.setattr(versions, 'installed', there.get)
+    monkeypatch.setattr(
+        versions, 'tensorflow_version', lambda: there['tensorflow'])
+    monkeypatch.setattr(platform, 'python_version', lambda: python)
 
   return change
 
@@ -53,6 +56,9 @@ def test_versions(in_use):
                  if finding.state != FINE]
     assert (broken.what, broken.state) == (what, BROKEN)
     assert text in broken.text and fix in broken.fix
+  in_use(tensorflow=None)
+  first = next(doctor.version_findings())
+  assert first.text.endswith('3.10.1 gets; TensorFlow is not installed')
 
 
 def test_a_good_checkout_and_a_changed_one(root, monkeypatch):
@@ -172,10 +178,11 @@ def test_the_whole_report(root, tmp_path, in_use, capsys):
   flags = ['doctor', f'--root={root}', f'--data_root={tmp_path}/no']
   assert cli.main(flags) == 1
   lines = capsys.readouterr().out.splitlines()
-  assert lines[0] == '✓ stack:              classic: why'
+  stack = 'classic: TensorFlow 2.15.1 is installed'
+  assert lines[0] == f'✓ stack:              {stack}'
   assert lines[-1].endswith(' warning, 1 broken')
   assert cli.main([*flags, '--json']) == 1
   content = json.loads(capsys.readouterr().out)
   assert content['ok'] is False
   assert content['findings'][0] == {
-      'what': 'stack', 'state': 'fine', 'text': 'classic: why', 'fix': ''}
+      'what': 'stack', 'state': 'fine', 'text': stack, 'fix': ''}

@@ -11,6 +11,7 @@ import hashlib
 import itertools
 import os
 import pathlib
+import platform
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -25,7 +26,6 @@ from tpu_graphs_ext.tasks import TASKS, TILE, tile
 
 FINE, WARNING, BROKEN = 'fine', 'warning', 'broken'
 MARKS = {FINE: '✓', WARNING: '!', BROKEN: '✗'}
-_SCRIPTS = pathlib.Path(__file__).absolute().parents[2] / 'run_scripts'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,16 +87,19 @@ def _finding(what: str, is_fine: bool, text: str, fix: str,
 
 def version_findings() -> Iterator[Finding]:
   """Compares what is installed with the stack that is in use."""
-  in_use = versions.describe()
-  yield Finding('stack', FINE, f'{in_use.name}: {in_use.why}')
-  pythons = versions.STACKS[in_use.name].pythons
+  stack = versions.STACKS[versions.stack_name()]
+  tensorflow, python = versions.tensorflow_version(), platform.python_version()
+  yield Finding('stack', FINE, f'{stack.name}: ' + (
+      f'TensorFlow {tensorflow} is installed' if tensorflow else
+      f'what Python {python} gets; TensorFlow is not installed'))
+  first, last = stack.pythons[0], stack.pythons[-1]
   yield _finding(
-      'Python', '.'.join(in_use.python.split('.')[:2]) in pythons,
-      f'{in_use.python}; {pythons[0]} to {pythons[-1]} fit',
-      f'{_script("quickstart.sh")} --python /path/to/python{pythons[-1]}  '
-      '# makes .venv with it')
-  for package, version in in_use.versions.items():
-    wanted = in_use.expected[package]
+      'Python', '.'.join(python.split('.')[:2]) in stack.pythons,
+      f'{python}; {first} to {last} fit', f'{_script("quickstart.sh")} '
+      f'--python /path/to/python{last}  # makes .venv with it')
+  for package, wanted in stack.requirements.items():
+    version = (tensorflow if package == 'tensorflow'
+               else versions.installed(package))
     yield _finding(
         package, bool(version) and versions.within(version, wanted),
         f'{version or "missing"}; {wanted} fits',
@@ -198,4 +201,5 @@ def cache_findings(data_root: str) -> Iterator[Finding]:
 
 def _script(name: str) -> str:
   """A script of the clone that this package was installed from."""
-  return shown_path(str(_SCRIPTS / name))
+  project = pathlib.Path(__file__).absolute().parents[2]
+  return shown_path(str(project / 'run_scripts' / name))

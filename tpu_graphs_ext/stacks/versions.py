@@ -46,22 +46,12 @@ STACKS = {stack.name: stack for stack in (
     _stack('current', '3.10', '3.11', '3.12', '3.13'))}
 
 
-@dataclasses.dataclass(frozen=True)
-class StackInUse:
-  """What the running Python has."""
-  name: str  # 'classic' or 'current'.
-  why: str  # One sentence.
-  python: str  # Such as '3.12.1'.
-  versions: dict[str, Optional[str]]  # Package -> installed; None: missing.
-  expected: dict[str, str]  # Package -> supported, as pip writes them.
-
-
 def tensorflow_version() -> Optional[str]:
   """Version of TensorFlow, without importing it; None where it is missing."""
   module = sys.modules.get('tensorflow')
   if hasattr(module, '__version__'):
     return module.__version__
-  return next(filter(None, map(_installed, _TENSORFLOWS)), None)
+  return next(filter(None, map(installed, _TENSORFLOWS)), None)
 
 
 def stack_name() -> str:
@@ -73,19 +63,8 @@ def stack_name() -> str:
   return 'classic' if _numbers(version) < (2, 16) else 'current'
 
 
-def describe() -> StackInUse:
-  """Which stack the running Python has, and why."""
-  name, tensorflow = stack_name(), tensorflow_version()
-  python = platform.python_version()
-  why = (f'what Python {python} gets; TensorFlow is not installed'
-         if tensorflow is None else f'TensorFlow {tensorflow} is installed')
-  expected = STACKS[name].requirements
-  versions = {package: _installed(package) for package in expected}
-  versions['tensorflow'] = tensorflow
-  return StackInUse(name, why, python, versions, expected)
-
-
-def _installed(package: str) -> Optional[str]:
+def installed(package: str) -> Optional[str]:
+  """Version of a package; None where it is missing."""
   try:
     return importlib.metadata.version(package)
   except importlib.metadata.PackageNotFoundError:

@@ -30,7 +30,6 @@ _log = logging.getLogger(__name__)
 
 # How each file begins; another one of its name is not replaced.
 _STARTS = {'leaderboard.csv': 'rank,model,', 'trials.csv': 'key,model,kwargs,'}
-_SHOWN = 10  # Rows that are printed.
 # Leading columns of trials.csv; metrics follow.
 _FIRST = ['key', 'model', 'kwargs', 'settings', 'seed', 'data_root', 'state',
           'error', 'attempts', 'epochs', 'best_epoch', 'parameters', 'seconds']
@@ -254,7 +253,7 @@ class Leaderboard:
 
   def text(self, out: str) -> str:
     """The first rows, and where the rest is."""
-    shown = self.table().loc[:, :f'{self._goal}_high'].head(_SHOWN)
+    shown = self.table().loc[:, :f'{self._goal}_high'].head(10)
     text = shown.to_string(
         index=False, na_rep='', float_format='{:.4g}'.format)
     states = self.trials['state'].value_counts()

@@ -27,8 +27,6 @@ from tpu_graphs_ext.sweep import pool
 from tpu_graphs_ext.sweep.grid import Configuration, Grid, Prune
 from tpu_graphs_ext.tasks import TASKS
 
-# Between looks at a run that a killed sweep's worker on a cluster still trains.
-_PAUSE_SECONDS = 2
 FILE = 'sweep.journal'
 STARTED, FINISHED, STOPPED, FAILED = 'started', 'finished', 'stopped', 'failed'
 
@@ -277,7 +275,7 @@ def _trained(trial: Trial) -> tuple[str, Any]:
     try:
       result = train.train(trial.settings(), [ending])
       return ending.state, result
-    except InUseError:
+    except InUseError:  # A killed sweep's worker on a cluster still trains it.
       if not pool.is_wanted():
         raise
-      time.sleep(_PAUSE_SECONDS)
+      time.sleep(2)
