@@ -146,12 +146,14 @@ def test_models_py_is_checked_without_running_it(
   path = tmp_path / 'grid.json'
   path.write_text(json.dumps({
       'models': [{'model': model, 'kwargs': {argument: 1}}],
-      'settings': {'models_py': str(tmp_path / 'helper.txt')}}))
+      'settings': {'models_py': 'helper.txt'}}))
+  monkeypatch.chdir(tmp_path)
   if fault:
     with pytest.raises(UserError, match=re.escape(fault)):
       grid.read(str(path))
   else:
-    assert grid.read(str(path)).num_trials == 1
+    configuration, = grid.read(str(path)).configurations()
+    assert configuration.settings == {'models_py': f'{tmp_path}/helper.txt'}
   (tmp_path / 'helper.txt').write_text('(' * 9999)
   with pytest.raises(UserError, match='is not a Python file'):
     grid.read(str(path))

@@ -234,7 +234,10 @@ def read(path: str) -> Grid:
         if part == 'settings':
           _check_setting(settings, name, values)
       arguments = [name for part, name in model.values if part == 'kwargs']
-      for models_py in model.values.get(('settings', 'models_py'), ['']):
+      paths = model.values.get(('settings', 'models_py'), [''])
+      # Workers may have another working folder.
+      paths[:] = [each and files.full_path(each) for each in paths]
+      for models_py in paths:
         (load_models.require_in_text if models_py else
          load_models.class_taking)(model.name, arguments,
                                    settings(models_py=models_py).models_file)
