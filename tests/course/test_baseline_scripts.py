@@ -17,13 +17,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from support import baseline_scripts, extreme_kernels
+from support import baseline_scripts
 from support import model_checks as checks
 from tpu_graphs_ext import load_models
-from tpu_graphs_ext.course import agreement, checkout
-from tpu_graphs_ext.data import read
+from tpu_graphs_ext.course import checkout
 from tpu_graphs_ext.data.kernel import Kernel
-from tpu_graphs_ext.engine import artifacts, predictions_csv, scoring, train
+from tpu_graphs_ext.engine import artifacts, predictions_csv, train
 from tpu_graphs_ext.sample import write
 from tpu_graphs_ext.tasks import TILE, api, feature_stats, tile_batches
 from tpu_graphs_ext.tasks.tile import LoadSettings, StatsSettings, TrainSettings
@@ -50,13 +49,6 @@ def swapped(checkout_root, tmp_path_factory) -> str:
   return checkout.working_copy(
       checkout_root, str(tmp_path_factory.mktemp('swapped') / 'tpu_graphs'),
       load_models.models_path())
-
-
-@pytest.fixture(scope='session')
-def untouched(checkout_root, tmp_path_factory) -> str:
-  """A working copy with the baseline's own models.py."""
-  return checkout.working_copy(
-      checkout_root, str(tmp_path_factory.mktemp('untouched') / 'tpu_graphs'))
 
 
 def run_train(copy: str, data: str, folder, *flags: str) -> str:
@@ -166,31 +158,16 @@ def predictions_script(copy: str, model_dir: str, data: str, folder) -> dict:
   return predictions_csv.read(f'{copy}/predictions_model_output.csv')
 
 
-@pytest.mark.parametrize('name', ['EarlyJoinSAGE', 'LateJoinResGCN'])
-def test_a_model_trained_before_the_swap_predicts_the_same(
-    untouched, swapped, data, tmp_path, name):
-  """Before and after, the CSV's places hold the lowest scores, lowest first.
-
-  Scores that are equal but for rounding may change places.
-  """
-  model_dir = run_train(untouched, data, tmp_path / 'out', f'--model={name}')
-  before = predictions_script(untouched, model_dir, data, tmp_path)
-  after = predictions_script(swapped, model_dir, data, tmp_path)
-  ranker = scoring.load_ranker(model_dir, all_kernels(data))
-  scores = {f'tile:xla:{kernel.tile_id}': ranker.scored(kernel).given
-            for kernel in read.read_kernels(f'{data}/test')}
-  for rows in (before, after):
-    assert not agreement.differences(rows, scores)
-
-
 @pytest.fixture(scope='session')
-def their_models(untouched):
+def their_models(checkout_root, tmp_path_factory):
   """The baseline's module models."""
-  sys.path.insert(0, untouched)
+  copy = checkout.working_copy(
+      checkout_root, str(tmp_path_factory.mktemp('untouched') / 'tpu_graphs'))
+  sys.path.insert(0, copy)
   try:
     yield importlib.import_module('tpu_graphs.baselines.tiles.models')
   finally:
-    sys.path.remove(untouched)
+    sys.path.remove(copy)
 
 
 @pytest.mark.parametrize('name,kwargs', [
@@ -221,29 +198,3 @@ def test_same_weights_give_the_same_scores_and_losses(
   assert_close(ours(graph).numpy(), theirs(graph).numpy())
   assert float(tf.add_n(ours.losses)) == pytest.approx(
       float(tf.add_n(theirs.losses)), rel=1e-5)
-
-
-@pytest.mark.survive
-@pytest.mark.parametrize(
-    'name', ['MyEarlyJoinSAGE', 'EarlyJoinSAGE', 'EarlyJoinGAT'])
-def test_extreme_kernels_train_and_rank(swapped, tmp_path, name):
-  """Numbers at the edges of what files hold."""
-  train, test = (extreme_kernels.training_kernels(),
-                 extreme_kernels.kernels_to_rank())
-  for split, kernels in (('train', train), ('valid', train), ('test', test)):
-    (tmp_path / 'data' / split).mkdir(parents=True)
-    for kernel in kernels:
-      kernel.save(str(tmp_path / 'data' / split))
-  model_dir = run_train(
-      swapped, f'{tmp_path}/data', tmp_path / 'out', f'--model={name}',
-      '--batch=2', '--configs=5',
-      f'--model_kwargs_json={json.dumps(checks.SMALL.get(name, {}))}')
-  run = artifacts.load_run(model_dir, TILE).info
-  for curve in (*run['train_curve'].values(),
-                [*run['final_error']['val'].values()]):
-    assert np.isfinite(curve).all()
-  ranked = {kernel.tile_id: kernel.num_configs for kernel in test
-            if kernel.num_configs > 1}  # The baseline leaves out the others.
-  assert run['test_predictions'].keys() == ranked.keys()
-  for tile_id, count in ranked.items():
-    assert predictions_csv.is_order(run['test_predictions'][tile_id], count)
