@@ -113,6 +113,8 @@ def test_flags_are_the_settings_with_their_defaults():
   values = (args.seed, args.lr, args.epochs, args.run_id)
   assert values == (3, 1.0, 4, '5')
   assert list(map(type, values)) == [int, float, int, str]
+  kernels = app.parse(['sample-data', '--out=o', '--kernels=all']).kernels
+  assert kernels is None  # All of them, as in the settings.
 
 
 def test_switches_as_absl_writes_them():

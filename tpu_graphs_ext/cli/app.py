@@ -33,9 +33,6 @@ _ORDER = (
     'sweep', 'check-data', 'featurize', 'sample-data', 'stats', 'doctor',
     'install', 'uninstall', 'verify', 'package', 'kaggle-csv', 'run', 'trace')
 
-_SAVE_NOTHING = frozenset({'rank', 'kernels'})  # But finished rows.
-_GRACE_SECONDS = 1.5
-
 _EVERY_VERB = (
     flags.path('--config', 'FILE', 'JSON object of flags, such as '
                '{"epochs": 5}; flags of the command line win'),
@@ -198,8 +195,8 @@ class _Terminated(KeyboardInterrupt):
 
 def _interrupt(number, unused_frame) -> NoReturn:
   """Raises, which TensorFlow may swallow; verbs that save nothing must end."""
-  if sys.argv[1:2] and sys.argv[1] in _SAVE_NOTHING:
-    thread = threading.Timer(_GRACE_SECONDS, _end_at_once, [128 + number])
+  if sys.argv[1:2] in (['rank'], ['kernels']):  # Nothing but finished rows.
+    thread = threading.Timer(1.5, _end_at_once, [128 + number])
     thread.daemon = True
     thread.start()
   raise _Terminated if number == signal.SIGTERM else KeyboardInterrupt

@@ -151,7 +151,7 @@ def featurize(args: Namespace) -> int:
 _OF_SAMPLE = {
     'kernels': flag(
         '--kernels', 'N', 'kernels of all splits together, or `all`', 700,
-        type=lambda text: text if text == 'all' else positive(text)),
+        type=lambda text: None if text == 'all' else positive(text)),
     'tpu': flag('--tpu', None, 'generation that the kernels were compiled for',
                 'v3', choices=('v3', 'v5e', 'v5p', 'v6e', 'v7x')),
     'seed': flag('--seed', 'SEED', 'equal seeds give equal files', 0, type=int)}
@@ -168,10 +168,8 @@ def _sample_flags(task: ShippedTask) -> Iterator[flags.Flag]:
     '--out DATA', '--out DATA --kernels=all --tpu=v5e', flags=_sample_flags)
 def sample_data(args: Namespace) -> None:
   task = flags.task_of(args)
-  chosen = {name: getattr(args, name) for name in task.sample_flags}
   print(task.write_sample(args.out, **{
-      name: None if value == 'all' else value
-      for name, value in chosen.items()}).text())
+      name: getattr(args, name) for name in task.sample_flags}).text())
 
 
 @flags.verb('print feature statistics as a --model_kwargs_json value',
