@@ -28,7 +28,7 @@ from tpu_graphs_ext import files
 from tpu_graphs_ext.errors import UserError
 
 # Part of every key: a change of the format makes old entries unreachable.
-FORMAT = 'tpu_graphs_ext cache 5'
+FORMAT = 'tpu_graphs_ext cache 6'
 META_FILE = 'meta.json'
 BLOCK_BYTES = 1 << 20  # With a checksum of its own; fits a processor's cache.
 DAMAGE = OSError, ValueError, KeyError, TypeError, UserError
@@ -64,7 +64,7 @@ def data_key(folder: str) -> str:
 
 
 def open_or_build(entry: str, dtypes: Mapping[str, Any],
-                  blocks: Callable[[dict], Iterable[Mapping[str, np.ndarray]]],
+                  blocks: Callable[[], Iterable[Mapping[str, np.ndarray]]],
                   read: Callable[[Entry], _T]) -> _T:
   """Applies `read` to an entry, which is built first if missing or damaged.
 
@@ -74,8 +74,7 @@ def open_or_build(entry: str, dtypes: Mapping[str, Any],
   Args:
     entry: its folder, which need not be there.
     dtypes: array -> its type here.
-    blocks: yields {array: its next rows}; may fill the dict that it is given
-      with further fields of `Entry.meta`.
+    blocks: yields {array: its next rows}.
     read: raises one of `DAMAGE` where the entry is damaged.
   """
   if os.path.isdir(entry):
@@ -99,12 +98,12 @@ def open_or_build(entry: str, dtypes: Mapping[str, Any],
 
 def _build(entry: str, dtypes: Mapping[str, Any], blocks: Callable) -> None:
   """Writes the arrays and the `META_FILE` of an entry into an empty folder."""
-  more, shapes = {}, {name: [0] for name in dtypes}
+  shapes = {name: [0] for name in dtypes}
   paths = {name: os.path.join(entry, name) for name in dtypes}
   with contextlib.ExitStack() as stack:
     opened = {name: stack.enter_context(open(path, 'wb'))
               for name, path in paths.items()}
-    for block in blocks(more):
+    for block in blocks():
       for name, rows in block.items():
         opened[name].write(np.ascontiguousarray(rows, dtypes[name]))
         shapes[name] = [shapes[name][0] + len(rows), *rows.shape[1:]]
@@ -114,7 +113,7 @@ def _build(entry: str, dtypes: Mapping[str, Any], blocks: Callable) -> None:
       arrays[name] = {'shape': shapes[name], 'crc32s': [
           zlib.crc32(block)
           for block in iter(lambda: file.read(BLOCK_BYTES), b'')]}
-  text = json.dumps({**more, 'arrays': arrays})
+  text = json.dumps(arrays)
   with open(os.path.join(entry, META_FILE), 'w', encoding='utf-8') as file:
     json.dump({'crc32': zlib.crc32(text.encode()), 'meta': text}, file)
 
@@ -129,12 +128,12 @@ class Entry:
     text = stored['meta'] if isinstance(stored['meta'], str) else ''
     if stored['crc32'] != zlib.crc32(text.encode()):
       raise ValueError(f'{META_FILE} does not have its checksum')
-    self.meta = files.parse_json(text, META_FILE)
+    self._arrays = files.parse_json(text, META_FILE)
 
   def mapped(self, name: str, dtype: Any) -> tuple[
       np.ndarray, Callable[[int, int], None]]:
     """An array on disk, and what checks a range of its bytes when called."""
-    stored, path = self.meta['arrays'][name], os.path.join(self.folder, name)
+    stored, path = self._arrays[name], os.path.join(self.folder, name)
     shape, crc32s = stored['shape'], stored['crc32s']
     size = os.path.getsize(path)
     if not all(type(length) is int and length >= 0 for length in shape) or (

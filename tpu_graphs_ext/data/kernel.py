@@ -222,9 +222,8 @@ def open_files(paths: list[str], cache_dir: str = '') -> Partition:
     return Partition.from_kernels(loaded, folder)
   return cache.open_or_build(
       os.path.join(cache_dir, cache.content_key(paths)), _DTYPES,
-      lambda unused_more: ({name: np.atleast_1d(getattr(kernel, name))
-                            for name in _DTYPES}
-                           for kernel in _readable(loaded, folder)),
+      lambda: ({name: np.atleast_1d(getattr(kernel, name)) for name in _DTYPES}
+               for kernel in _readable(loaded, folder)),
       lambda entry: _of_entry(entry, [tile_id_of(path) for path in paths]))
 
 

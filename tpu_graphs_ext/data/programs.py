@@ -22,12 +22,14 @@ from tpu_graphs_ext.data.normalize import ColumnStats, FeatureStats
 from tpu_graphs_ext.errors import UserError
 
 # Part of every key: a change of the format makes old entries unreachable.
-FORMAT = 'tpu_graphs_ext layout cache 3'
+FORMAT = 'tpu_graphs_ext layout cache 4'
 # How many files of each split `toy_data` reads, as in the baseline.
 TOY_FILES = 5
-# Of an entry of the cache: the attributes of `Program`, and the layouts.
+# Of an entry of the cache: the attributes of `Program`, the layouts, and least
+# and largest values of their columns, [2, 18].
+_RANGES = 'layout_ranges'
 _DTYPES = {**{name: field.dtype for name, field in rules.LAYOUT.arrays.items()},
-           rules.LAYOUTS: 'int8'}
+           rules.LAYOUTS: 'int8', _RANGES: 'int8'}
 _READ_BYTES = 1 << 25  # Of layouts that are read from a file at once.
 
 
@@ -106,7 +108,7 @@ def _temporary_folder() -> tempfile.TemporaryDirectory:
   return tempfile.TemporaryDirectory(prefix='tpu_graphs_ext_layouts_')
 
 
-def _blocks(path: str, more: dict) -> Iterator[dict[str, np.ndarray]]:
+def _blocks(path: str) -> Iterator[dict[str, np.ndarray]]:
   """The rows of a file in the arrays of `_DTYPES`, checked."""
   arrays = rules.LAYOUT.read(path)
   try:
@@ -129,9 +131,7 @@ def _blocks(path: str, more: dict) -> Iterator[dict[str, np.ndarray]]:
   except npz.DamagedError as error:
     raise rules.LAYOUT.bad(
         path, f'{rules.LAYOUTS} cannot be read ({error})') from error
-  more['bounds'] = FeatureStats(
-      ColumnStats.of([arrays['node_feat']]),
-      ColumnStats.of([np.float32(sides)])).to_json()
+  yield {_RANGES: np.stack([np.min(sides, axis=0), np.max(sides, axis=0)])}
 
 
 def _of_entry(path: str, entry: cache.Entry) -> Program:
@@ -157,8 +157,10 @@ def _of_entry(path: str, entry: cache.Entry) -> Program:
 
   return Program(
       name=tile_id_of(path),
-      bounds=FeatureStats.from_json(entry.meta['bounds']), read_layouts=rows,
-      **arrays)
+      bounds=FeatureStats(
+          ColumnStats.of([arrays['node_feat']]),
+          ColumnStats(*np.float32(entry.array(_RANGES, np.int8)))),
+      read_layouts=rows, **arrays)
 
 
 class Programs(Problems):
