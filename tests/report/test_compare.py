@@ -60,7 +60,7 @@ def number(cell):
   return float(cell.split(' ')[0].replace(page.MINUS, '-'))
 
 
-def test_worst_and_best_kernels_of_each_group():
+def test_worst_and_best_kernels_of_each_group(undrawn):
   compared = comparison([0.0, 0.5, 0.1, 0.2], [0.3, 0.0, 0.1, 0.9])
   # The worst of all comes first.
   assert list(kernels.chosen(compared, 1).items()) == [
@@ -96,7 +96,7 @@ def test_costs_of_an_elementwise_kernel():
   assert costs['bytes moved'][0] == '1.0 MiB'
 
 
-def test_means_by_program_and_distribution():
+def test_means_by_program_and_distribution(undrawn):
   compared = comparison([0.0, 0.5, 0.2, 0.7])
   table = compare.by(compared, 'program', LOOKS)['tables'][0]
   # net0 has kernels 0 and 2, net1 the others; default 10 %, random 200 %.
@@ -105,20 +105,19 @@ def test_means_by_program_and_distribution():
   assert number(cells(table, 'all kernels')[1]) == 35
   assert compare.by(compared, 'kind', LOOKS) == {}  # There is one kind.
   # Median (20 + 50) / 2; 90 % at 50 + .7 * 20.
-  measure = compared.measures[0]
-  assert compare.distribution(
-      compared.values[measure], measure, LOOKS).said.startswith(
-          'Model0: median 35.00 %, 90 % within 64.0 %, worst 70.0 %; default '
-          'tile: median 10.00 %')
+  measure, values = next(iter(compared.values.items()))
+  assert compare.distribution(values, measure, LOOKS).said.startswith(
+      'Model0: median 35.00 %, 90 % within 64.0 %, worst 70.0 %; default tile: '
+      'median 10.00 %')
 
 
 def test_a_long_legend_leaves_room_for_the_curves():
   compared = comparison(*[[0.0, 0.5]] * 14)
-  measure = compared.measures[0]
+  measure, values = next(iter(compared.values.items()))
   looks = compare.looks_of([f'Model{number}' for number in range(14)], TILE)
   with warnings.catch_warnings():
     warnings.simplefilter('error')
-    compare.distribution(compared.values[measure], measure, looks)
+    compare.distribution(values, measure, looks)
 
 
 def test_paired_differences():
@@ -149,7 +148,7 @@ def test_the_headline():
     assert headline[0].startswith(title) and certainty in headline[1]
 
 
-def test_tables_of_runs(monkeypatch):
+def test_tables_of_runs(monkeypatch, undrawn):
   monkeypatch.setattr(os.path, 'getmtime', lambda path: 0.0)
   infos = [run_info(seed=seed, top1=seed / 10) for seed in (1, 2, 3)]
   groups = [runs.Group('Mine', [runs.Run(f'run_{i}.jsonz', info, None)

@@ -89,12 +89,6 @@ def test_every_section_and_the_numbers_of_evaluate(trained, tmp_path):
   assert f'<td class="n">{page.spread(100 * top5, 0.0)}</td>' in content
 
 
-@pytest.fixture
-def undrawn(monkeypatch):
-  """Without the figures, which take most of the time."""
-  monkeypatch.setattr(page, 'svg', lambda *_: '<svg></svg>')
-
-
 def test_scores_of_one_name_take_no_other_ones_place(
     trained, tmp_path, undrawn):
   group, _ = runs.grouped(runs.find([str(trained / 'out')])[0])

@@ -22,11 +22,6 @@ def programs():
   return layouts.load()
 
 
-def arrays_of(path) -> dict:
-  with np.load(path) as stored:
-    return dict(stored)
-
-
 # --- The folder --------------------------------------------------------------
 
 
@@ -48,7 +43,7 @@ def test_labels_of_test_are_blanked_and_kept_aside(written):
   folder = os.path.join(written.out, 'xla', 'random')
   for name in os.listdir(os.path.join(folder, 'test')):
     assert len(name) == 32 + len('.npz')
-    hidden, full = (arrays_of(os.path.join(folder, split, name))
+    hidden, full = (dict(np.load(os.path.join(folder, split, name)))
                     for split in ('test', 'test_labelled'))
     assert not hidden.pop('config_runtime').any()
     assert (full['config_runtime'] > 0).all()
@@ -61,7 +56,7 @@ def test_labels_of_test_are_blanked_and_kept_aside(written):
 def test_train_programs_are_in_several_files_of_distinct_configurations(
     written):
   folder = os.path.join(written.out, 'xla', 'random', 'train')
-  parts = [arrays_of(os.path.join(folder, name))
+  parts = [np.load(os.path.join(folder, name))
            for name in sorted(os.listdir(folder))[:write.PARTS]]
   layouts_of = [
       {row.tobytes() for row in part['node_config_feat']} for part in parts]

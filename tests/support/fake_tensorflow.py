@@ -10,7 +10,7 @@ import pathlib
 import subprocess
 import sys
 
-PROJECT = pathlib.Path(__file__).resolve().parent.parent.parent
+from support.places import PROJECT
 
 # Chooses its Keras as the real one does: when it is first used.
 TENSORFLOW = '''

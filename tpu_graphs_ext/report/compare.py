@@ -65,10 +65,6 @@ class Comparison:
   groups: dict[str, list[Measured]] = dataclasses.field(default_factory=dict)
 
   @property
-  def measures(self) -> list[Measure]:
-    return measures_of(self.task)
-
-  @property
   def rows(self) -> pd.DataFrame:
     """The first run's rows, for the columns that no model changes."""
     return next(iter(self.groups.values()))[0].rows
@@ -79,7 +75,8 @@ class Comparison:
 
     Columns: the groups, best first; the default tile and random choices.
     """
-    return {measure: self._values(measure) for measure in self.measures}
+    return {measure: self._values(measure)
+            for measure in measures_of(self.task)}
 
   def _values(self, measure: Measure) -> pd.DataFrame:
     values = pd.DataFrame({
@@ -178,16 +175,17 @@ def looks_of(names: Sequence[str], task: ShippedTask) -> dict[str, Look]:
 
 def section(comparison: Comparison, looks: Looks) -> dict[str, Any]:
   """Everything that the template shows of a comparison."""
-  rows, task, measures = comparison.rows, comparison.task, comparison.measures
+  rows, task = comparison.rows, comparison.task
   title, certainty = headline(comparison)
   data = f'{len(rows)} labelled {task.problem}s'
   if task.has_groups:
     data += f', programs: {rows["program"].nunique()}'
-  every = _parts(comparison.values[measures[0]], {'': rows.index >= 0})
+  measure, values = next(iter(comparison.values.items()))
+  every = _parts(values, {'': rows.index >= 0})
   return {
       'title': title, 'certainty': certainty,
       'data': f'{data}: {comparison.source}', 'means': means_table(comparison),
-      'overall': _figure(measures[0], '', f'{task.problem}s', every, looks),
+      'overall': _figure(measure, '', f'{task.problem}s', every, looks),
       'programs': by(comparison, 'program', looks),
       'kinds': by(comparison, 'kind', looks),
       'distributions': [

@@ -95,7 +95,6 @@ def interval(mean: float, low: float, high: float, digits: int = 2) -> str:
 # -------------------------------------------------------------------- figures
 
 WIDTH, WIDE = 3.7, 5.4  # Inches of 96 pixels; style.css has the pixels.
-_LINE = 0.165  # Inches of a line of `forest`.
 INK, SOFT, LINE = '#1b1f24', '#57606a', '#c9d0d8'
 # Okabe and Ito's colours, which colour-blind readers can distinguish, darkened
 # to a contrast of at least 3 to 1. Marks differ as well.
@@ -156,16 +155,13 @@ def legend_below(figure, axes) -> None:
                 loc='outside lower center')
 
 
-# Look, mean, and ends of the interval, which are NaN without one.
-Bar = tuple[Look, float, float, float]
-
-
-def forest(blocks: Sequence[tuple[str, Sequence[Bar]]], label: str,
+def forest(blocks: Sequence[tuple[str, Sequence[tuple]]], label: str,
            is_log: bool, width: float = WIDTH) -> str:
   """Means and intervals from top to bottom, as an SVG document.
 
-  `blocks` are a title, which may be empty, and its bars. Titles stand above
-  their bars: beside them they would leave no room on a phone.
+  `blocks` are a title, which may be empty, and its bars: look, mean, and ends
+  of the interval, which are NaN without one. Titles stand above their bars:
+  beside them they would leave no room on a phone.
   """
   lines, names = 0.0, {}  # Lines so far; place of a bar -> its name.
   titles, bars = {}, {}
@@ -198,4 +194,4 @@ def forest(blocks: Sequence[tuple[str, Sequence[Bar]]], label: str,
     axes.spines['left'].set_visible(False)
     axes.grid(axis='x')
 
-  return svg(draw, 0.95 + _LINE * lines, width)
+  return svg(draw, 0.95 + 0.165 * lines, width)
