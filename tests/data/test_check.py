@@ -235,6 +235,16 @@ def test_files_of_the_other_task(tmp_path):
 # ---------------------------------------------------------------- many files
 
 
+def test_hidden_files_which_are_read_too_are_checked(tmp_path):
+  """Archives of macOS have such a file beside each."""
+  write(tmp_path, stored())
+  (tmp_path / '._net_1.npz').write_bytes(b'Mac OS X')
+  with pytest.raises(UserError, match=r'/\._net_1\.npz: cannot be read'):
+    read.read_kernels(str(tmp_path))
+  fault, = check.check_data(str(tmp_path)).faults
+  assert fault.file == str(tmp_path / '._net_1.npz')
+
+
 @pytest.fixture
 def root(tmp_path):
   return tiny_kernels.write_lawful_root(tmp_path / 'root')

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import glob
 import hashlib
 import os
 from typing import Any
@@ -97,7 +96,7 @@ def check_data(root: str, of_task: rules.TaskRules = rules.TILE) -> Report:
     report.faults += [
         Fault(root, '', f'the split folder {split} is missing')
         for split in schema.SPLITS if split not in folders]
-  elif _npz_files(folder):
+  elif os.path.isdir(folder) and _npz_files(folder):
     folders = {os.path.basename(folder): folder}
   else:
     raise UserError(
@@ -131,4 +130,5 @@ def check_data(root: str, of_task: rules.TaskRules = rules.TILE) -> Report:
 
 
 def _npz_files(folder: str) -> list[str]:
-  return sorted(glob.glob(os.path.join(glob.escape(folder), '*.npz')))
+  return [os.path.join(folder, name) for name in sorted(os.listdir(folder))
+          if name.endswith('.npz')]
