@@ -7,12 +7,11 @@ import warnings
 import numpy as np
 import pytest
 
-from support import tiny_hlo, tiny_kernels
+from support import feature_tiles, tiny_hlo, tiny_kernels
 from support.tiny_runs import Page, run_info
-from tpu_graphs_ext.data.kernel import Kernel, Partition
+from tpu_graphs_ext.data.kernel import Partition
 from tpu_graphs_ext.engine import results, scoring
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.hlo import features
 from tpu_graphs_ext.report import compare, kernels, page, report, runs
 from tpu_graphs_ext.tasks import TILE
 
@@ -86,11 +85,8 @@ def test_costs_of_an_elementwise_kernel():
   # f32 [256, 512] is 32 x 4 layout tiles of 8 x 128; it is read and written.
   # Of 8 x 2: 4 x 2 steps of 64 * 256 * 4 bytes in and out. Of 5 x 4: 7 steps,
   # which are 35 rows of layout tiles instead of 32.
-  arrays = features.module_arrays(tiny_hlo.elementwise([256, 512]))
-  kernel = Kernel(
-      'net_0', arrays.node_feat, arrays.node_opcode, arrays.edge_index,
-      features.config_features([], [[1, 1], [8, 2], [5, 4]]),
-      np.arange(3) + 1, np.ones(3, np.int64))
+  kernel = feature_tiles.kernel_of_module(
+      tiny_hlo.elementwise([256, 512]), [[1, 1], [8, 2], [5, 4]])
   costs = {title: row for title, *row in kernels.cost_rows(kernel, [1, 2])}
   assert costs['steps'] == ['8', '7'] and costs['padding'] == ['0 %', '9 %']
   assert costs['bytes moved'][0] == '1.0 MiB'

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from run_scripts import pack_kernels
-from tests.support import tiny_kernels
+from support import tiny_kernels
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.errors import UserError
@@ -195,7 +195,7 @@ def test_an_older_pack_loses_the_refused_tiles_too():
 
 
 def test_kernels_come_back_as_they_were_packed(tmp_path):
-  tiny = tiny_kernels.make_kernel('dot_0', num_nodes=3, edges=((1, 0), (2, 1)))
+  tiny = tiny_kernels.make_kernel('dot_0')
   kernels = [compiled(4), kernels_lib.CompiledKernel(
       'dot', tiny.node_feat, tiny.node_opcode, tiny.edge_index,
       np.array([[32, 4], [16, 300]]), np.array([[48, 4], [1, 300]]),

@@ -6,6 +6,8 @@ import gzip
 import json
 import os
 
+from tpu_graphs_ext.traces import kineto
+
 
 def event(name, category, start, duration, thread=1, **args):
   """Of Chrome's format; names of arguments have _ for a blank."""
@@ -54,6 +56,11 @@ def one_step():
       launch(11, 124), kernel(11, 130, 8),
       op('aten::add', 160, 10, [[2, 4], [4], []], External_id=4),
       launch(12, 162), kernel(12, 165, 20)]
+
+
+def traced(*events):
+  """The trace that a file of these events holds."""
+  return kineto.trace_of('t.json', {'traceEvents': [*events]})
 
 
 def write(path, events, packed=False):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from support import tiny_traces as tiny
-from support.tiny_traces import event, kernel, launch, op
+from support.tiny_traces import event, kernel, launch, op, traced
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.traces import (
   analysis,
@@ -201,10 +201,6 @@ def test_a_second_trace_adds():
 
 
 # -------------------------------------------------------------------- replays
-
-
-def traced(*events):
-  return kineto.trace_of('t.json', {'traceEvents': [*events]})
 
 
 def replayed(trace, us, **host):

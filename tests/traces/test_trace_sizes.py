@@ -4,14 +4,14 @@ import math
 
 import pytest
 
-from support.tiny_traces import kernel, launch, op
-from tpu_graphs_ext.traces import kineto, sizes
+from support.tiny_traces import kernel, launch, op, traced
+from tpu_graphs_ext.traces import sizes
 
 
 def sizes_of(call, name='k', **work):
   """Sizes of a kernel that an operator launches."""
-  launched, = kineto.trace_of('t', {'traceEvents': [
-      call, launch(1, call['ts'] + 1), kernel(1, 100, 4, name, **work)]}).work
+  launched, = traced(
+      call, launch(1, call['ts'] + 1), kernel(1, 100, 4, name, **work)).work
   return sizes.sizes_of(launched)
 
 
