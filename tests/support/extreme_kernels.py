@@ -12,7 +12,7 @@ from tpu_graphs_ext.data.kernel import Kernel
 HUGE = 1e30
 
 
-def training_kernels(num_configs: int = 12) -> list[Kernel]:
+def training_kernels() -> list[Kernel]:
   """Kernels to train on, with columns that are hard to scale.
 
   Of nodes and configurations: column 1 reaches 1e30, column 2 is negative,
@@ -20,10 +20,10 @@ def training_kernels(num_configs: int = 12) -> list[Kernel]:
   1 to 1e12 ns, or are all equal; one kernel is a single node without edges.
   """
   rng = np.random.default_rng(0)
-  kernels = [tiny_kernels.learnable_kernel(f'net_{i}', rng, num_configs)
+  kernels = [tiny_kernels.learnable_kernel(f'net_{i}', rng, 12)
              for i in range(6)]
-  kernels.append(tiny_kernels.one_node(num_configs=num_configs))
-  kernels[0].runtime_ns[:] = np.logspace(0, 12, num_configs)
+  kernels.append(tiny_kernels.one_node(num_configs=12))
+  kernels[0].runtime_ns[:] = np.logspace(0, 12, 12)
   kernels[1].runtime_ns[:] = 7
   kernels[2].normalizer_ns[:] = 10 ** 12
   for kernel in kernels:

@@ -109,8 +109,8 @@ def write_lawful_root(folder) -> pathlib.Path:
 
 
 def learnable_kernel(tile_id: str, rng: np.random.Generator,
-                     num_configs: int, num_nodes: int = 0) -> Kernel:
-  """A random graph, of 2 to 8 nodes if not said, whose tiles follow one rule.
+                     num_configs: int) -> Kernel:
+  """A random graph of 2 to 8 nodes, whose tiles follow one rule.
 
   With t the first configuration column, a shuffle of 0 ... configs - 1, and
   d that of configuration 0 (the default tile):
@@ -119,7 +119,7 @@ def learnable_kernel(tile_id: str, rng: np.random.Generator,
   were measured on a machine that is 1 ns slower on the default tile. Node
   columns 5-7 and the last configuration column are constant.
   """
-  num_nodes = num_nodes or int(rng.integers(2, 9))
+  num_nodes = int(rng.integers(2, 9))
   edges = [(node, int(rng.integers(node))) for node in range(1, num_nodes)]
   if num_nodes > 2:  # The root also consumes node 0, where it does not yet.
     edges = sorted({*edges, (num_nodes - 1, 0)})

@@ -59,16 +59,14 @@ def program(name: str, nodes: int = 40, configurable: int = 6,
   }
 
 
-def write_collection(root: str, source: str = 'xla', search: str = 'random',
-                     train: int = 4, configs: int = 12) -> str:
+def write_collection(root: str) -> str:
   """Files of all splits below `root`, which is returned."""
-  for split, number in (('train', train), ('valid', 2), ('test', 2)):
-    folder = os.path.join(root, source, search, split)
+  for split, number in (('train', 4), ('valid', 2), ('test', 2)):
+    folder = os.path.join(root, 'xla', 'random', split)
     os.makedirs(folder)
     for i in range(number):
       np.savez_compressed(os.path.join(folder, f'{split}_{i}.npz'), **program(
-              f'{split} {i}', nodes=40 + 5 * i, configurable=5 + i,
-              configs=configs, labelled=split != 'test'))
+          f'{split} {i}', 40 + 5 * i, 5 + i, labelled=split != 'test'))
   return root
 
 
