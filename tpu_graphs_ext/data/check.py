@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import tqdm
 
+from tpu_graphs_ext import files
 from tpu_graphs_ext.data import npz, rules, schema
 from tpu_graphs_ext.errors import UserError
 
@@ -25,8 +26,7 @@ class Fault:
   message: str
 
   def __str__(self) -> str:
-    return ': '.join(part for part in (self.file, self.field, self.message)
-                     if part)
+    return ': '.join(filter(None, dataclasses.astuple(self)))
 
 
 @dataclasses.dataclass
@@ -88,7 +88,7 @@ def check_data(root: str, of_task: rules.TaskRules = rules.TILE) -> Report:
   Labels may be withheld in the test split, and in a folder that is no split.
   Raises UserError if it holds neither.
   """
-  folder = os.path.abspath(os.path.expanduser(root))
+  folder = files.full_path(root)
   report = Report(counts={}, faults=[])
   folders = {split: os.path.join(folder, split) for split in schema.SPLITS
              if os.path.isdir(os.path.join(folder, split))}

@@ -96,8 +96,8 @@ def read_arrays(path: str, names: Sequence[str],
 
 def shape_of(path: str, name: str) -> tuple[int, ...]:
   """The shape of an array by its header, or a DamagedError."""
-  with opened(path) as archive, archive.open(name + '.npy') as member:
-    return _header(member)[2]
+  with opened(path) as archive, _member(archive, name) as (_, header):
+    return header[2]
 
 
 def blocks(path: str, name: str, rows: int) -> Iterator[np.ndarray]:
@@ -125,7 +125,9 @@ def _member(archive: zipfile.ZipFile, name: str) -> Iterator[
     raise DamagedError(f'is compressed by method {info.compress_type}; NumPy '
                        'stores or deflates')
   with archive.open(info) as member:
-    dtype, _, shape = header = _header(member)
+    start = member.read(10)  # It ends with the number of bytes that follow.
+    dtype, _, shape = header = _parsed(
+        start + member.read(int.from_bytes(start[8:], 'little')))
     size = math.prod(shape) * dtype.itemsize
     there = info.file_size - member.tell()
     if size != there:
@@ -134,14 +136,9 @@ def _member(archive: zipfile.ZipFile, name: str) -> Iterator[
     yield member, header
 
 
-def _header(member: BinaryIO) -> tuple[np.dtype, str, tuple[int, ...]]:
-  """dtype, order and shape of an .npy file, which is read up to its numbers."""
-  start = member.read(10)  # It ends with the number of bytes that follow.
-  return _parsed(start + member.read(int.from_bytes(start[8:], 'little')))
-
-
 @functools.lru_cache(maxsize=256)  # A quarter of the time of reading a kernel.
 def _parsed(header: bytes) -> tuple[np.dtype, str, tuple[int, ...]]:
+  """dtype, order and shape of an .npy file, by the bytes before its numbers."""
   member = io.BytesIO(header)
   version = np.lib.format.read_magic(member)
   if version != (1, 0):  # Others may have headers of gigabytes.
