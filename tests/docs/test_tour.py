@@ -2,13 +2,10 @@
 
 import json
 import re
-import sys
 
 import pytest
 
 from support.places import PROJECT
-
-sys.path.insert(0, str(PROJECT / 'run_scripts'))
 
 TOUR = PROJECT / 'docs' / 'tour.ipynb'
 TEXT = TOUR.read_text(encoding='utf-8')
@@ -37,7 +34,7 @@ def test_it_was_run_from_its_first_cell_to_its_last():
 def test_it_runs(tmp_path, monkeypatch):
   for package in ('nbclient', 'ipykernel', 'libtpu', 'matplotlib'):
     pytest.importorskip(package)
-  import run_tour
+  from run_scripts import run_tour
   monkeypatch.setenv('PYTHONPATH', str(PROJECT))
   cells = run_tour.run(str(tmp_path)).cells
   assert list(map(bool, outputs_of(cells))) == list(

@@ -41,14 +41,6 @@ def test_a_bandwidth_and_a_least_time_are_found():
   assert known.us('ncclKernel', {'bytes': 3e7}) is None
 
 
-def test_a_rate_and_a_bandwidth_add_up():
-  sizes = [(10.0**a, 10.0**b) for a in range(4, 11) for b in range(4, 9)]
-  known = learned([('sgemm', {'multiply_adds': macs, 'bytes': moved},
-                    3 + macs / 5e7 + moved / 2e6) for macs, moved in sizes])
-  assert known.formulas['product, float']['bytes'] == pytest.approx(
-      [3, 1 / 5e7, 1 / 2e6], rel=0.01)
-
-
 def test_threads_stand_for_sizes_only_where_the_bytes_are_unknown():
   rows = [(ADD, {'bytes': size, 'threads': size / 16}, 2 + size / 1e6)
           for size in (1e4, 1e5, 1e6, 1e7, 1e8)]
