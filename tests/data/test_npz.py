@@ -85,7 +85,7 @@ def test_other_compressions_and_large_arrays_are_not_unpacked(path):
 
 
 def test_no_array_is_held_twice(tmp_path):
-  array = np.zeros((1 << 22, 2), np.float32)
+  array = np.zeros((1 << 21, 2), np.float32)
   np.savez_compressed(tmp_path / 'x.npz', a=array, b=array)
   tracemalloc.start()
   try:
@@ -119,9 +119,9 @@ def test_damaged_files(tmp_path, path, rounds):
 def test_a_directory_of_very_many_members_is_not_read(tmp_path, monkeypatch):
   path = tmp_path / 'many.npz'
   with zipfile.ZipFile(path, 'w') as archive:
-    for number in range(20_000):  # 46 bytes and a name of 5 each.
+    for number in range(100):  # 46 bytes and a name of 5 each.
       archive.writestr(f'{number:05}', b'')
   monkeypatch.setattr(zipfile, 'ZipFile', None)
-  with pytest.raises(npz.DamagedError, match='1,020,000 bytes; 1,000 are'):
+  with pytest.raises(npz.DamagedError, match='5,100 bytes; 1,000 are'):
     monkeypatch.setattr(npz, 'MAX_DIRECTORY', 1000)
     npz.array_names(str(path))
