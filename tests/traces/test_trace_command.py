@@ -144,16 +144,6 @@ def test_several_traces_and_a_sweep(trace, tmp_path, capsys):
       capsys, tmp_path / 'a100.json', f'--calibrate={path}')
 
 
-def test_two_recordings_may_have_one_name(tmp_path):
-  paths = []
-  for us in (5, 6):
-    (tmp_path / str(us)).mkdir()
-    paths.append(tiny.write(tmp_path / str(us) / 't.json', [
-        launch(1, 0), kernel(1, 3, us)]))
-  assert analysis.calibrated(paths).sources == (
-      't.json, a GPU, all, 5 us in 1', 't.json, a GPU, all, 6 us in 1')
-
-
 def test_what_another_calibration_adds_meanwhile_is_kept(
     trace, learned, tmp_path, capsys, monkeypatch):
   path, calibrated = tmp_path / 'both.json', analysis.calibrated
