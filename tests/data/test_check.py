@@ -278,14 +278,14 @@ def test_a_kernel_in_two_splits_and_missing_splits(root, tmp_path):
   (root / 'valid' / leaked.name).write_bytes(leaked.read_bytes())
   fault, = check.check_data(str(root)).faults
   assert fault.file == str(root / 'valid' / leaked.name)
-  assert fault.message == (f'{leaked} has the same tile id; each kernel '
-                           'belongs to one split')
+  assert fault.message == (
+      f'{leaked} has the same name; kernels belong to one split each')
   twin = root / 'valid' / 'other_net_1.npz'
   (root / 'valid' / leaked.name).rename(twin)
   fault, = check.check_data(str(root)).faults
   assert (fault.file, fault.message) == (str(twin), (
       f'{leaked} has the same nodes and configurations under another name; '
-      'each kernel belongs to one split'))
+      'kernels belong to one split each'))
   twin.unlink()
   kernel = Kernel.load(str(leaked))  # Of the same sizes, but another kernel.
   dataclasses.replace(kernel, tile_id='other_net_1', node_feat=(
@@ -300,6 +300,15 @@ def test_a_kernel_in_two_splits_and_missing_splits(root, tmp_path):
   for place in tmp_path, kernel:  # One file has no folders either.
     with pytest.raises(UserError, match=r'is no folder with \.npz files or'):
       check.check_data(str(place))
+
+
+def test_a_program_in_three_splits(tmp_path):
+  for split in schema.SPLITS:
+    write(tmp_path / split, program(), 'unet')
+  faults = check.check_data(str(tmp_path), rules.LAYOUT).faults
+  assert [fault.message for fault in faults] == 2 * [
+      f'{tmp_path}/train/unet.npz has the same name; programs belong to one '
+      'split each']
 
 
 def test_text_and_json_of_faults(tmp_path):

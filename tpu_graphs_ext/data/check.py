@@ -118,14 +118,12 @@ def check_data(root: str, of_task: rules.TaskRules = rules.TILE) -> Report:
         total[what] += counts.get(what, 0)
       other = names.setdefault(os.path.basename(path), path)
       twin, its_split = problems.setdefault(problem, (path, split))
-      if other != path:
+      same = (f'{other} has the same name' if other != path else
+              f'{twin} has the same nodes and configurations under another '
+              'name' if its_split != split else '')
+      if same:
         report.faults.append(Fault(
-            path, '', f'{other} has the same tile id; each kernel belongs to '
-            'one split'))
-      elif its_split != split:
-        report.faults.append(Fault(
-            path, '', f'{twin} has the same nodes and configurations under '
-            'another name; each kernel belongs to one split'))
+            path, '', f'{same}; {of_task.problems} belong to one split each'))
   return report
 
 
