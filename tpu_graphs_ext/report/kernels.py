@@ -144,8 +144,8 @@ def _tiles_table(kernel: Kernel, scores: Mapping[str, Scores], best: int,
 def cost_rows(kernel: Kernel, configs: Sequence[int]) -> list[tuple[str, ...]]:
   """What tiles cost, as models with tile geometry compute it.
 
-  None if the file lacks columns, or the kernel has several products, of which
-  only the last is counted.
+  No rows if the file lacks columns, or the kernel has several products, of
+  which only the last is counted.
   """
   if (kernel.node_feat.shape[1] < len(schema.NODE_FEATURES)
       or kernel.config_feat.shape[1] < len(schema.CONFIG_FEATURES)):

@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import io
 import math
-import os
 import re
 import textwrap
 from collections.abc import Callable, Sequence
@@ -53,8 +52,7 @@ def render(**content: Any) -> str:
   """One HTML file that loads nothing: `templates/report.html`, filled in."""
   import jinja2
   environment = jinja2.Environment(
-      loader=jinja2.FileSystemLoader(
-          os.path.join(os.path.dirname(__file__), 'templates')),
+      loader=jinja2.PackageLoader('tpu_graphs_ext.report'),
       autoescape=True, trim_blocks=True, lstrip_blocks=True,
       undefined=jinja2.StrictUndefined)
   environment.filters['base64'] = lambda text: base64.b64encode(
