@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import gzip
 import json
+import multiprocessing
 import os
 import random
 import signal
 import sys
 import time
-import traceback
 
 import numpy as np
 
@@ -41,42 +41,29 @@ def arguments(folder: str, model: str, out: str) -> list[str]:
           f'--cache_dir={folder}/{out}/cache', f'--out_dir={folder}/{out}']
 
 
-def started(argv: list[str], log: str) -> int:
-  """Forks a child that runs the command; returns its process id."""
-  sys.stdout.flush()
-  child = os.fork()
-  if not child:
-    code = 70
-    try:
-      with open(log, 'a') as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
-      if '--model=EarlyJoinSAGE' not in argv:
-        _save_variables_only()
-      code = cli.main(argv)
-    except BaseException:
-      traceback.print_exc()
-    finally:
-      sys.stderr.flush()
-      os._exit(code)
+def started(argv: list[str], log: str) -> multiprocessing.Process:
+  """A forked child that runs the command."""
+  child = multiprocessing.get_context('fork').Process(
+      target=_command, args=(argv, log))
+  child.start()
   return child
 
 
-def _save_variables_only() -> None:
-  import tensorflow as tf
-  tf.keras.Model.save = lambda model, path, **_: tf.train.Checkpoint(
-      model=model).write(os.path.join(path, 'variables', 'variables'))
+def _command(argv: list[str], log: str) -> None:
+  with open(log, 'a') as file:
+    os.dup2(file.fileno(), 1)
+    os.dup2(file.fileno(), 2)
+  if '--model=EarlyJoinSAGE' not in argv:
+    import tensorflow as tf
+    tf.keras.Model.save = lambda model, path, **_: tf.train.Checkpoint(
+        model=model).write(os.path.join(path, 'variables', 'variables'))
+  sys.exit(cli.main(argv))
 
 
-def ended(child: int, seconds: float = 900) -> int | None:
+def ended(child: multiprocessing.Process, seconds: float = 900) -> int | None:
   """The exit code, negative for a signal; None: it still runs."""
-  end = time.monotonic() + seconds
-  while time.monotonic() < end:
-    ended, status = os.waitpid(child, os.WNOHANG)
-    if ended:
-      return os.waitstatus_to_exitcode(status)
-    time.sleep(0.02)
-  return None
+  child.join(seconds)
+  return child.exitcode
 
 
 def content(folder: str, out: str) -> dict:
@@ -120,7 +107,7 @@ def killed_run(folder: str, model: str, out: str, kills: int, longest: float,
     wait = rng.uniform(0, longest)
     code = ended(child, wait)
     if code is None:
-      os.kill(child, number)
+      os.kill(child.pid, number)
       code = ended(child)
       report['killed'].append([number.name, round(wait, 1)])
     report['codes'].append(code)
