@@ -10,7 +10,6 @@ Equal settings give equal bytes, and reuse what is there.
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import hashlib
 import json
@@ -229,15 +228,11 @@ def _tile_problems(settings: SampleDataSettings) -> Iterator[tuple]:
 
 def _chosen(kernels, most: Optional[int], seed: int) -> list:
   """At most `most` kernels, as evenly from the programs as they allow."""
-  chance = np.random.default_rng(seed)
-  taken = collections.Counter()
-  turns = []
-  for number in chance.permutation(len(kernels)):
-    program = kernels[number].program
-    turns.append((taken[program], len(turns), number))
-    taken[program] += 1
-  return [kernels[number] for number in sorted(
-      number for _, _, number in sorted(turns)[:most])]
+  order = np.random.default_rng(seed).permutation(len(kernels))
+  programs = pd.Series([kernels[number].program for number in order])
+  # Of each program its first kernel in this order, then its second, ...
+  turns = programs.groupby(programs).cumcount().sort_values(kind='stable')
+  return [kernels[number] for number in sorted(order[turns.index[:most]])]
 
 
 def sample_kernel(compiled: kernels_lib.CompiledKernel, tile_id: str,
