@@ -183,7 +183,7 @@ def test_numbers_as_text():
 
 
 def test_text_of_files_is_escaped():
-  svg = page.svg(lambda _, axes: axes.plot([1, 2, 3], [1, 3, 2]))
+  svg = page.svg(lambda axes: axes.plot([1, 2, 3], [1, 3, 2]))
   evil = page.Table('<i>', ('a&b',), [('<script>',)])
   content = page.render(
       comparison=None, noun='kernel', choices='tiles', by_slowdown=True,

@@ -320,7 +320,7 @@ def distribution(values: pd.DataFrame, measure: Measure,
   """What share of the problems is within which slowdown."""
   known = {name: values[name].dropna() for name in values}
 
-  def draw(figure, axes):
+  def draw(axes):
     page.log_scale(axes, 'x', 0, np.nanmax(values))
     for name, of in known.items():
       look = looks[name]
@@ -330,7 +330,6 @@ def distribution(values: pd.DataFrame, measure: Measure,
     axes.set(xlabel='slowdown in % (log scale above 1 %)', ylim=(0, 1.02),
              ylabel='share of the kernels')
     axes.grid(True)
-    page.legend_below(figure, axes)
 
   return page.Figure(
       f'Distribution of the slowdown, {measure.name}',

@@ -95,7 +95,7 @@ def _scatter(kernel: Kernel, look: Look, scores: Scores, best: int,
   by_place = _slowdown(kernel)[scores.order]  # Of the first to try, ...
   best_place = int(np.flatnonzero(scores.order == best)[0]) + 1
 
-  def draw(figure, axes):
+  def draw(axes):
     axes.plot(np.arange(1, len(by_place) + 1), by_place, look.mark, ms=3,
               mew=0.4, color=look.colour, alpha=0.75, clip_on=False,
               rasterized=True)  # Thousands of marks are large as vectors.
@@ -108,7 +108,6 @@ def _scatter(kernel: Kernel, look: Look, scores: Scores, best: int,
     axes.set(xlabel='predicted place; 1 is tried first (log scale)',
              ylabel='% over the best (log scale\nabove 1 %)')
     axes.grid(True)
-    page.legend_below(figure, axes)
 
   return page.Figure(
       f'Measured time by the place that {look.name} predicts for '

@@ -117,14 +117,19 @@ class Look(NamedTuple):
 
 
 def svg(draw: Callable, height: float = 2.6, width: float = WIDTH) -> str:
-  """An SVG document that `draw` made of a figure and its only axes; inches."""
+  """An SVG document of axes that `draw` fills, with a legend; inches."""
   # Not pyplot: its backend is the notebook's.
   import matplotlib
   from matplotlib.figure import Figure
   content = io.StringIO()
   with matplotlib.rc_context(_STYLE):
     figure = Figure(figsize=(width, height), layout='constrained')
-    draw(figure, figure.subplots())
+    axes = figure.subplots()
+    draw(axes)
+    marks, names = axes.get_legend_handles_labels()
+    if names:  # Below the axes, where it covers no line.
+      figure.legend(marks, [textwrap.fill(name, 48) for name in names],
+                    loc='outside lower center')
     figure.savefig(content, format='svg', transparent=True, dpi=192,
                    metadata={'Date': None})
   return content.getvalue()
@@ -144,13 +149,6 @@ def log_scale(axes, name: str, least: float, most: float) -> None:
       base=10, linthresh=1, subs=(1, 3) if most - least < 1000 else (1,)))
   axis.set_major_formatter('{x:,.0f}')
   axis.set_minor_locator(ticker.NullLocator())
-
-
-def legend_below(figure, axes) -> None:
-  """A legend below the axes, where it covers no line."""
-  marks, names = axes.get_legend_handles_labels()
-  figure.legend(marks, [textwrap.fill(name, 48) for name in names],
-                loc='outside lower center')
 
 
 def forest(blocks: Sequence[tuple[str, Sequence[tuple]]], label: str,
@@ -174,7 +172,7 @@ def forest(blocks: Sequence[tuple[str, Sequence[tuple]]], label: str,
       lines += 1 + more
     lines += 0.4
 
-  def draw(unused_figure, axes):
+  def draw(axes):
     if is_log:
       ends = np.array([bar[1:] for bar in bars.values()])
       log_scale(axes, 'x', np.nanmin(ends, initial=0),

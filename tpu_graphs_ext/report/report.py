@@ -166,7 +166,7 @@ def _curves(title: str, label: str, looks: Looks,
       means.append((group, key, style, name, pd.concat(
           curves, axis=1).dropna().mean(axis=1)))
 
-  def draw(figure, axes):
+  def draw(axes):
     for group, key, style, name, mean in means:
       look = looks[group.name]
       for run in group.runs if len(group.runs) > 1 else ():
@@ -180,7 +180,6 @@ def _curves(title: str, label: str, looks: Looks,
     axes.grid(True)
     axes.xaxis.set_major_locator(ticker.MaxNLocator(
         integer=True, nbins=6, min_n_ticks=1))
-    page.legend_below(figure, axes)
 
   said = '; '.join(
       f'{name}: {mean.iloc[0]:.4g} at first, {mean.iloc[-1]:.4g} at epoch '
