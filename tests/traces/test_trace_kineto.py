@@ -22,23 +22,21 @@ def callers(trace):
   return [work.caller and work.caller.name for work in trace.work]
 
 
-def test_calls_lie_within_one_another():
-  trace = traced(*tiny.one_step())
-  assert around(trace, 'aten::addmm') == around(trace, 'aten::t') == (
-      'aten::linear')
-  assert around(trace, 'aten::add') == 'ProfilerStep#3'
-  # From the first event.
-  assert [work.start for work in trace.work] == [30, 65]
-
-
-def test_times_that_were_cut_off_to_whole_microseconds():
-  for outer, inner, expected in (
+def test_which_call_contains_another():
+  """By times that may have been cut off to whole microseconds."""
+  for first, second, expected in (
       (op('one', 10, 3), op('two', 11, 3), 'one'),
       # Where the next call begins this one ends: it is beside it.
       (op('one', 10, 3), op('two', 13, 1), None),
       # Nor does one contain a call that goes on for longer.
-      (op('one', 10, 20), op('two', 20, 20), None)):
-    assert around(traced(outer, inner), 'two') == expected
+      (op('one', 10, 20), op('two', 20, 20), None),
+      # Of two that begin together the longer one is the outer, or the
+      # operator, or the one with the smaller number.
+      (op('two', 10, 3), op('one', 10, 5), 'one'),
+      (launch(1, 10, 5) | {'name': 'two'}, op('one', 10, 5), 'one'),
+      (op('two', 10, 5, External_id=2), op('one', 10, 5, External_id=1),
+       'one')):
+    assert around(traced(first, second), 'two') == expected
 
 
 def test_nanoseconds_of_times_since_1970_are_kept():
