@@ -26,19 +26,16 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 
 import numpy as np
 from tqdm import tqdm
 
 import tables
-from speed import baseline
-from speed_parts import peak_mib, run_worker
+from speed import baseline, peak_mib, run_worker
 from tpu_graphs_ext.errors import UserError
 
-HERE = os.path.dirname(os.path.abspath(__file__))
 SIDES = ('baseline', 'ours')
-PARTS = ('ranking', 'training')
-MEASURES = {'seconds': 's', 'processor seconds': 's', 'memory': 'MiB'}
 # As the scripts' flags have it by default.
 CHUNK, CONFIGS, BATCH, KEEP_NODES = 100, 16, 8, 5000
 
@@ -81,7 +78,7 @@ def measured(root: str, args) -> tuple[dict[str, list], float]:
       for side in SIDES[::-1] if repeat % 2 == 0 else SIDES:
         answers[side].append(run_worker(
             side, root, args.file, folder, str(args.most_configs),
-            script='speed_layout.py'))
+            script=__file__))
     theirs, ours = (np.load(os.path.join(folder, f'{side}.npy'))
                     for side in SIDES)
   return answers, float(np.abs(ours - theirs).max() / np.abs(theirs).max())
@@ -90,12 +87,11 @@ def measured(root: str, args) -> tuple[dict[str, list], float]:
 def rows_of(answers: dict[str, list]) -> dict[str, dict[str, float]]:
   """Medians of both sides, and their ratios."""
   rows = {}
-  for part in PARTS:
-    for measure, unit in MEASURES.items():
-      theirs, ours = (statistics.median(
-          answer[part][measure] for answer in answers[side]) for side in SIDES)
-      rows[f'{part}, {measure.replace("seconds", "time")}, {unit}'] = {
-          'baseline': theirs, 'ours': ours, 'ratio': theirs / max(ours, 1e-9)}
+  for row in answers['ours'][0]:
+    theirs, ours = (statistics.median(answer[row] for answer in answers[side])
+                    for side in SIDES)
+    rows[row] = {
+        'baseline': theirs, 'ours': ours, 'ratio': theirs / max(ours, 1e-9)}
   return rows
 
 
@@ -113,8 +109,8 @@ def _title(args) -> str:
 
 
 def _work(side: str, root: str, path: str, folder: str,
-          most_configs: str) -> dict[str, dict[str, float]]:
-  """Measures one side once."""
+          most_configs: str) -> dict[str, float]:
+  """Measures one side once: row of the table -> number."""
   sys.path.insert(0, root)
   if side == 'ours':  # Before the baseline's, as in the scripts.
     from tpu_graphs_ext import layout_models as models
@@ -130,27 +126,21 @@ def _work(side: str, root: str, path: str, folder: str,
   graph = partition.get_item(0).to_graph_tensor()
   model.forward(data.sub_configs(graph, slice(0, 2)), num_configs=2)
   _share_weights(model, side, folder)
-  return {
-      'ranking': _ranking(data, model, graph, int(most_configs),
-                          os.path.join(folder, f'{side}.npy')),
-      'training': _training(model, partition)}
+  return {**_ranking(data, model, graph, int(most_configs),
+                     os.path.join(folder, f'{side}.npy')),
+          **_training(model, partition)}
 
 
-class _Cost:
-  """Times and memory from now on."""
-
-  def __init__(self):
-    with contextlib.suppress(OSError):  # Linux then counts the peak anew.
-      with open('/proc/self/clear_refs', 'w', encoding='ascii') as file:
-        file.write('5')
-    self._had = peak_mib()
-    self._clocks = time.perf_counter(), time.process_time()
-
-  def since_start(self, runs: int = 1) -> dict[str, float]:
-    start, processor = self._clocks
-    return {'seconds': (time.perf_counter() - start) / runs,
-            'processor seconds': (time.process_time() - processor) / runs,
-            'memory': peak_mib() - self._had}
+@contextlib.contextmanager
+def _measured(part: str, runs: int = 1) -> Iterator[dict[str, float]]:
+  """Seconds of a run of its block, and the block's memory, in the dict."""
+  with contextlib.suppress(OSError):  # Linux then counts the peak anew.
+    with open('/proc/self/clear_refs', 'w', encoding='ascii') as file:
+      file.write('5')
+  had, start, costs = peak_mib(), time.perf_counter(), {}
+  yield costs
+  costs[f'{part}, time, s'] = (time.perf_counter() - start) / runs
+  costs[f'{part}, memory, MiB'] = peak_mib() - had
 
 
 def _reader():
@@ -200,11 +190,10 @@ def _ranking(data, model, graph, most_configs: int,
                          num_configs=end - start)[0].numpy()
 
   scored(0)
-  cost = _Cost()
-  scores = np.concatenate([scored(at) for at in range(0, count, CHUNK)])
-  times = cost.since_start()
+  with _measured('ranking') as costs:
+    scores = np.concatenate([scored(at) for at in range(0, count, CHUNK)])
   np.save(path, scores)
-  return times
+  return costs
 
 
 def _training(model, partition, steps: int = 3) -> dict[str, float]:
@@ -225,9 +214,9 @@ def _training(model, partition, steps: int = 3) -> dict[str, float]:
       optimizer=tf.keras.optimizers.Adam(learning_rate=1e-3, clipnorm=1e-2),
       metrics=[tfr.keras.metrics.OPAMetric(name='opa_metric')])
   model.fit(batches, verbose=0)
-  cost = _Cost()
-  model.fit(batches.repeat(steps), verbose=0)
-  return cost.since_start(steps)
+  with _measured('training', steps) as costs:
+    model.fit(batches.repeat(steps), verbose=0)
+  return costs
 
 
 if __name__ == '__main__':

@@ -4,8 +4,9 @@
 
 A table stands between `<!-- table: NAME -->` and `<!-- end -->`; NAME is one of
 `VIEWS`. Without --write it lists pages that differ from their rows (exit code
-1), and rows that an older version of their code made. Scripts whose results
-have no file of their own `put` them into results/numbers.csv.
+1), and rows that an older version of their code made. The other scripts `put`
+their results into results/numbers.csv, but `traces.py`, which has a file of its
+own.
 """
 
 from __future__ import annotations
@@ -13,22 +14,25 @@ from __future__ import annotations
 import argparse
 import collections
 import contextlib
+import csv
 import dataclasses
 import datetime
 import hashlib
 import io
+import itertools
+import os
 import pathlib
+import platform
 import re
 import statistics
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from importlib import metadata
 from typing import NamedTuple, Union
 
-import pandas
-
 import traces
-from machine import machine, shown
 from tpu_graphs_ext import files
+from tpu_graphs_ext.engine import threads
 from tpu_graphs_ext.sample import kernels
 from tpu_graphs_ext.tasks import layout, tile
 
@@ -46,7 +50,7 @@ class Cell(NamedTuple):
   Attributes:
     value: mean over runs.
     spread: sample standard deviation; NaN: one run.
-    code: 'FILE:hash' of what made it; empty: unknown.
+    code: 'FILE:hash' of what made it.
     date: ISO.
   """
   value: float
@@ -77,28 +81,24 @@ def put(table: str, rows: Mapping[str, Mapping[str, Union[
     rows: row -> column -> a number, or one for each seed.
     code: the file that decides the numbers, from the project's folder.
   """
-  new = []
+  # (table, row) -> its lines: pages list rows in the file's order.
+  lines = collections.defaultdict(list)
+  for line in _numbers():
+    if not (whole and line[0] == table and line[1] not in rows):
+      lines[line[0], line[1]].append(line)
   for row, columns in rows.items():
+    lines[table, row] = []
     for column, value in columns.items():
       runs = list(value) if isinstance(value, Sequence) else [value]
       spread = f'{statistics.stdev(runs):.6g}' if len(runs) > 1 else ''
-      new.append((table, row, column, f'{statistics.fmean(runs):.6g}', spread,
-                  str(len(runs)), f'{code}:{code_hash(code)}',
-                  datetime.date.today().isoformat(), machine(), shown(command)))
-  frame = pandas.DataFrame(new, columns=COLUMNS)
-  old = _read('numbers.csv')
-  replaced = set(zip(frame['table'], frame['row']))
-  # New values take the place of the old ones: pages list rows in this order.
-  kept = old[[key not in replaced and not (whole and key[0] == table)
-              for key in zip(old['table'], old['row'])]]
-  place = {key: number for number, key in enumerate(
-      dict.fromkeys(zip(old['table'], old['row'])))}
-  merged = pandas.concat([kept, frame])
-  order = [place.get(key, len(place))
-           for key in zip(merged['table'], merged['row'])]
+      lines[table, row].append((
+          table, row, column, f'{statistics.fmean(runs):.6g}', spread,
+          len(runs), f'{code}:{code_hash(code)}',
+          datetime.date.today().isoformat(), machine(), shown(command)))
   text = io.StringIO()
-  merged.assign(order=order).sort_values('order', kind='stable').drop(
-      columns='order').to_csv(text, index=False)
+  writer = csv.writer(text, lineterminator='\n')
+  writer.writerow(COLUMNS)
+  writer.writerows(itertools.chain(*lines.values()))
   files.write_file(str(RESULTS / 'numbers.csv'), text.getvalue().encode())
 
 
@@ -106,27 +106,35 @@ def code_hash(name: str) -> str:
   return hashlib.sha256((PROJECT / name).read_bytes()).hexdigest()[:12]
 
 
-def _read(name: str) -> pandas.DataFrame:
-  return pandas.read_csv(RESULTS / name, dtype=str, keep_default_na=False)
+def machine() -> str:
+  """Processor, cores that may be used, memory, system and TensorFlow."""
+  name = platform.processor() or platform.machine()
+  with contextlib.suppress(OSError, StopIteration):
+    with open('/proc/cpuinfo', encoding='utf-8') as file:
+      name = next(line.split(':')[1].strip() for line in file
+                  if line.startswith('model name'))
+  memory = os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30
+  return (f'{name}, {threads.cores()} cores, {memory:.0f} GiB, '
+          f'{platform.system()}, TensorFlow {metadata.version("tensorflow")}')
+
+
+def shown(command: str) -> str:
+  """A command without the folders of absolute paths, which others lack."""
+  return re.sub(r'(?<![\w.])/[^\s,=\'"]*/(?=[^\s,=\'"])', '', command)
+
+
+def _numbers() -> list[list[str]]:
+  with open(RESULTS / 'numbers.csv', encoding='utf-8', newline='') as file:
+    return [*csv.reader(file)][1:]
 
 
 def of_numbers(table: str) -> Cells:
   """The rows of `put`."""
   cells = collections.defaultdict(dict)
-  for row in _read('numbers.csv').itertuples():
-    if row.table == table:
-      cells[row.row][row.column] = Cell(
-          float(row.value), float(row.spread or 'nan'), row.code, row.date)
-  return cells
-
-
-def of_speed(part: str) -> Cells:
-  """A part of results/speed.csv; columns are '<case>, <measure>'."""
-  cells = collections.defaultdict(dict)
-  for row in _read('speed.csv').itertuples():
-    if row.part == part:
-      cells[row.subject][f'{row.case}, {row.measure}'] = Cell(
-          float(row.value), float('nan'), row.code, row.date)
+  for of, row, column, value, spread, _, code, date, *_ in _numbers():
+    if of == table:
+      cells[row][column] = Cell(
+          float(value), float(spread or 'nan'), code, date)
   return cells
 
 
@@ -172,22 +180,19 @@ def _cell(template: str, values: Mapping[str, Cell]) -> str:
   return '-'
 
 
-def _made(cells: Iterable[Cell]) -> str:
+def _made(cells: Sequence[Cell]) -> str:
   """'Measured 25 November 2026 (models.py ff1cf5b).'"""
-  cells = [cell for cell in cells if cell.date]
-  dates = sorted({cell.date for cell in cells})
+  dates, codes = sorted({cell.date for cell in cells}), {}
   if not dates:
     return '*Not measured yet.*'
-  codes = collections.defaultdict(set)
   for cell in cells:
-    if cell.code:
-      name, start = cell.code.split(':')
-      codes[name.rpartition('/')[-1]].add(start[:7])
+    name, start = cell.code.split(':')
+    codes.setdefault(name.rpartition('/')[-1], set()).add(start[:7])
   days = ' to '.join(map(_day, dict.fromkeys([*dates[:1], *dates[-1:]])))
   days = re.sub(r'(\d+)( \w+ \d{4})( to \d+)\2', r'\1\3\2', days)
   made = '; '.join(f'{name} {", ".join(sorted(starts))}'
                    for name, starts in sorted(codes.items()))
-  return f'*Measured {days}' + (f' ({made})' if made else '') + '.*'
+  return f'*Measured {days} ({made}).*'
 
 
 def _day(date: str) -> str:
@@ -233,13 +238,6 @@ def _side_by_side(parts: Mapping[str, Cells]) -> Cells:
       cells[row].update({f'{part}_{name}': cell
                          for name, cell in columns.items()})
   return cells
-
-
-def _joined(*tables: Cells) -> Cells:
-  """The columns of several tables with the same rows."""
-  return {row: dict(collections.ChainMap(*(table.get(row, {})
-                                           for table in tables)))
-          for row in tables[0]}
 
 
 def views() -> dict[str, Union[View, str]]:
@@ -310,38 +308,37 @@ def _accuracy_views() -> dict[str, View]:
 
 def _speed_views() -> dict[str, View]:
   """Time and memory: docs/speed.md, serving.md, layout.md, assignment.md."""
-  seconds = '{oneDNN %d, all kernels, time:.2f} s'
-  times = '{oneDNN %d, all kernels, ratio:.0f}'
-  peak = '{150 nodes x %d configs, peak of the process:,.0f} MiB'
+  seconds = '{ranking_oneDNN %d, all kernels, s:.2f} s'
+  times = '{ranking_oneDNN %d, all kernels, ratio:.0f}'
+  peak = '{memory_150 nodes x %d configs, MiB:,.0f} MiB'
   rankers = {'baseline EarlyJoinSAGE': "the baseline's `EarlyJoinSAGE`",
              'EarlyJoinSAGE': 'the same model from this `models.py`',
              'MyEarlyJoinSAGE': '`MyEarlyJoinSAGE`'}
   return {
       'serving': View(
-          [('16 tiles', '{16 tiles, time:.1f} ms'),
-           ('1,000 tiles', '{1000 tiles, time:.1f} ms'),
+          [('16 tiles', '{16 tiles, ms:.1f} ms'),
+           ('1,000 tiles', '{1000 tiles, ms:.1f} ms'),
            ('1,000 tiles, one thread per operation',
-            '{1000 tiles, one thread, time:.1f} ms')],
-          of_speed('serving'), {name: f'`{name}`' for name in (
+            '{1000 tiles, one thread, ms:.1f} ms')],
+          of_numbers('speed-serving'), {name: f'`{name}`' for name in (
               'MyEarlyJoinSAGE', 'AnalyticTileModel', 'EarlyJoinSAGE')}),
       'speed-ranking': View(
           [('oneDNN off', seconds % 0), ('times as fast', times % 0),
            ('oneDNN on', seconds % 1), ('times as fast', times % 1),
            *((f'memory, {tiles:,} tiles', peak % tiles)
              for tiles in (1000, 10_000))],
-          _joined(of_speed('ranking'), of_speed('memory')), rankers),
+          _side_by_side({part: of_numbers(f'speed-{part}')
+                         for part in ('ranking', 'memory')}), rankers),
       'speed-training': View(
-          [("baseline's `models.py`", '{baseline, step:.1f} ms'),
+          [("baseline's `models.py`", '{baseline, ms:.1f} ms'),
            ("ours, in the baseline's script",
-            '{ours, unchanged script, step:.1f} ms'),
-           ('ours, `tpu-graphs-ext train`', '{ours, own host, step:.1f} ms')],
-          of_speed('training'), {}),
+            '{ours, unchanged script, ms:.1f} ms'),
+           ('ours, `tpu-graphs-ext train`', '{ours, own host, ms:.1f} ms')],
+          of_numbers('speed-training'), {}),
       'speed-layout': View(
           [('baseline', '{baseline:.1f}'), ('ours', '{ours:.2f}'),
            ('baseline over ours', '{ratio:.0f}')],
-          of_numbers('speed-layout'), {row: row for row in (
-              'ranking, time, s', 'ranking, memory, MiB', 'training, time, s',
-              'training, memory, MiB')}),
+          of_numbers('speed-layout'), {}),
       'assignment': View(
           [('most memory', '{memory_gb:.2g} GB'),
            ('time', '{minutes:.1f} min')],
@@ -445,8 +442,7 @@ def pages() -> list[pathlib.Path]:
 def stale() -> list[str]:
   """Code whose rows were made by an older version, and the tour if that was."""
   older = {cell.code for view in views().values() if isinstance(view, View)
-           for columns in view.cells.values() for cell in columns.values()
-           if cell.code}
+           for columns in view.cells.values() for cell in columns.values()}
   tour = files.read_json(str(PROJECT / 'docs' / 'tour.ipynb'))
   of_models = tour['metadata']['models_py'][:12] == code_hash('models.py')
   return sorted(code for code in older

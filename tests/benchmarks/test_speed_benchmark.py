@@ -5,67 +5,34 @@ import sys
 from unittest import mock
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from support import tiny_layouts
 from support.places import BENCHMARKS
-from tpu_graphs_ext.course import checkout
 from tpu_graphs_ext.errors import UserError
 
 sys.path.insert(0, str(BENCHMARKS))
 
-import speed
 import speed_layout
 import tables
 import tuned_blocks
 
 
-def row(value, **changes):
-  return {'part': 'memory', 'subject': 'NetA', 'case': 'configs 10',
-          'measure': 'time', 'value': value, 'unit': 'ms',
-          'date': '2026-01-02', 'machine': 'm', 'versions': 'v', **changes}
-
-
-def test_a_part_measured_again_replaces_its_rows(tmp_path):
-  speed.write_results(str(tmp_path), [
-      row(1.0), row(2.0, case='a case of older code'),
-      row(4.0, part='loading')])
-  speed.write_results(str(tmp_path), [row(3.0)])
-  table = pd.read_csv(tmp_path / 'speed.csv')
-  assert table[['part', 'value']].values.tolist() == [
-      ['loading', 4], ['memory', 3]]
-
-
-# -------------------------------------------------------------------- layouts
-
-
-def tiny_program(folder):
-  path = str(folder / 'tiny.npz')
-  np.savez(path, **tiny_layouts.program('tiny', 50, 7, 24))
-  return path
-
-
 def test_medians_and_their_ratio():
-  def answer(seconds):
-    part = {'seconds': seconds, 'processor seconds': 2 * seconds,
-            'memory': 60.0}
-    return {'ranking': part, 'training': part}
-
-  rows = speed_layout.rows_of({
-      'baseline': [answer(seconds) for seconds in (9.0, 10.0, 50.0)],
-      'ours': [answer(seconds) for seconds in (2.0, 1.0, 3.0)]})
-  assert rows['ranking, time, s'] == {'baseline': 10, 'ours': 2, 'ratio': 5}
-  assert rows['training, processor time, s']['baseline'] == 20
+  assert speed_layout.rows_of({
+      'baseline': [{'time': seconds} for seconds in (9.0, 10.0, 50.0)],
+      'ours': [{'time': seconds} for seconds in (2.0, 1.0, 3.0)]}) == {
+          'time': {'baseline': 10, 'ours': 2, 'ratio': 5}}
 
 
 @pytest.mark.baseline
+@pytest.mark.usefixtures('checkout_root')
 def test_both_sides_have_the_same_scores(tmp_path, monkeypatch, capsys):
-  if checkout.find() is None:
-    pytest.skip(f'needs {checkout.ROOT_VARIABLE}')
   put = mock.create_autospec(tables.put)
   monkeypatch.setattr(tables, 'put', put)
-  assert speed_layout.main([tiny_program(tmp_path), '--repeats=1']) == 0
+  path = str(tmp_path / 'tiny.npz')
+  np.savez(path, **tiny_layouts.program('tiny', 50, 7, 24))
+  assert speed_layout.main([path, '--repeats=1']) == 0
   printed = capsys.readouterr().out
   assert '50 nodes, 7 configurable, 24 configurations' in printed
   assert float(re.search(r'score: (\S+) of', printed)[1]) < 1e-5
