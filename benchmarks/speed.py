@@ -24,7 +24,6 @@ from typing import Any
 
 import numpy as np
 
-import tables
 from tpu_graphs_ext import load_models
 from tpu_graphs_ext.course import checkout
 from tpu_graphs_ext.data import read
@@ -371,6 +370,7 @@ def main(arguments: list[str] | None = None) -> int:
     name, *arguments = arguments[1:]
     print(json.dumps(globals()[name](*arguments)))
     return 0
+  import tables  # Not in a worker: it brings pandas, which takes memory.
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument('--parts', nargs='+', choices=PARTS, default=PARTS)
   args = parser.parse_args(arguments)
