@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import booster
 import tables
-from pretrained import choices, columns, trees
+from pretrained import choices, columns, put, trees
 from tpu_graphs_ext import files
 from tpu_graphs_ext.course import checkout
 from tpu_graphs_ext.engine import evaluate, results, scoring
@@ -175,11 +175,8 @@ def main(arguments: list[str] | None = None) -> int:
     return 1
   except KeyboardInterrupt:
     return 130
-  command = shlex.join(['python', 'benchmarks/accuracy.py', *arguments])
-  boosted = {name: rows.pop(name) for name in (booster.NAME,) if name in rows}
-  tables.put(args.table, rows, code, command)
-  if boosted:
-    tables.put(args.table, boosted, 'benchmarks/booster.py', command)
+  put(args.table, rows, code, shlex.join(
+      ['python', 'benchmarks/accuracy.py', *arguments]))
   return 0
 
 

@@ -9,12 +9,6 @@ data, the package's models for it and for a TPU v3 are measured. LightGBM is
 trained here; the analytic time is that of `analytic/machines.py`.
 Rows go to results/numbers.csv, of which `tables.py --write` makes the page.
 Last it prints what the analytic time tells of gains over the default tile.
-
-  python benchmarks/pretrained.py --tpu v6e --unseen COMPILED
-
-prints what the compiler says of the tiles that the model tries first, for ten
-kernels of programs that are in no split, as compiled by run_scripts/:
-compile_kernels.py COMPILED --tpu v6e --only mlp_stack_batch_300_sgd_bf16
 """
 
 from __future__ import annotations
@@ -22,13 +16,10 @@ from __future__ import annotations
 import argparse
 import collections
 import dataclasses
-import glob
-import gzip
-import json
 import os
 import shlex
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -42,7 +33,7 @@ from tpu_graphs_ext.data.kernel import Kernel, Partition
 from tpu_graphs_ext.engine import evaluate, pretrained, results, scoring
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import kernel_sources, tuning
-from tpu_graphs_ext.serving import cost_model, tile_search
+from tpu_graphs_ext.serving import tile_search
 from tpu_graphs_ext.tasks import TILE, evaluations
 from tpu_graphs_ext.tasks.tile import LoadSettings
 
@@ -188,35 +179,17 @@ def gains(ranker: scoring.Ranker, kernels: Partition) -> str:
   return '\n'.join(f'- {line}' for line in lines)
 
 
-def unseen(folder: str, tpu: str) -> str:
-  """Cycles of each kernel's first five tiles over the default's.
-
-  Of ten kernels with `FEWEST_TILES` and more, those with the most cycles.
-  """
-  model, kernels = cost_model.CostModel.load(tpu=tpu), []
-  for path in glob.glob(os.path.join(folder, tpu, '*.pb')):
-    with gzip.open(path.removesuffix('.pb') + '.json.gz') as file:
-      logged = json.load(file)
-    for kernel in model.rank(path, tpu=tpu, top=5).kernels:
-      cycles = {tuple(map(tuple, row[:2])): row[2]
-                for row in logged.get(kernel.name, ())}
-      tiles = [choice and (choice.tile.output_bounds, choice.tile.kernel_bounds)
-               for choice in (kernel.default, *kernel.choices)]
-      if kernel.scored >= FEWEST_TILES and tiles[0] in cycles:
-        default, *firsts = (cycles.get(tile, np.nan) for tile in tiles)
-        kernels.append((default, kernel, np.array(firsts) / default))
-  kernels.sort(key=lambda kernel: -kernel[0])
-  return '\n'.join(['cycles of the default, kernel, tiles, the first five / it',
-                    *(f'{default:>10,} {kernel.name:32} {kernel.scored:6,} '
-                      + ' '.join(f'{ratio:.3f}' if ratio < 1000 else 'none'
-                                 for ratio in ratios)
-                      for default, kernel, ratios in kernels[:10])])
+def put(table: str, rows: Mapping[str, Mapping[str, Any]], code: str,
+        command: str) -> None:
+  """`tables.put`, but LightGBM's row is by its own code."""
+  for of_trees, decides in (False, code), (True, 'benchmarks/booster.py'):
+    tables.put(table, {row: cells for row, cells in rows.items()
+                       if (row == booster.NAME) == of_trees}, decides, command)
 
 
 def main() -> int:
   flags = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  flags.add_argument('--data')
-  flags.add_argument('--unseen', metavar='COMPILED')
+  flags.add_argument('--data', required=True)
   flags.add_argument('--real', action='append', default=[])
   flags.add_argument('--row', action='append', default=[],
                      metavar='ROW=DIR,DIR...')
@@ -228,12 +201,7 @@ def main() -> int:
                      help='of a kernel that LightGBM learns from, at most '
                      '(default: %(default)s)')
   args = flags.parse_args()
-  if not (args.data or args.unseen):
-    flags.error('needs --data or --unseen')
   try:
-    if args.unseen:
-      print(unseen(args.unseen, args.tpu))
-      return 0
     of_row = rankers(args)
     rows, kinds = collections.defaultdict(dict), {}
     for name, kernels in data_sets(args.data, args.real).items():
@@ -250,10 +218,7 @@ def main() -> int:
       print(f'{name}, {len(kernels)} kernels\n'
             + gains(of_row['package'][0], kernels))
     command = shlex.join(['python', 'benchmarks/pretrained.py', *sys.argv[1:]])
-    boosted = {row: rows.pop(row) for row in (booster.NAME,) if row in rows}
-    for cells, code in ((rows, 'models.py'),
-                        (boosted, 'benchmarks/booster.py')):
-      tables.put(f'pretrained-{args.tpu}', cells, code, command)
+    put(f'pretrained-{args.tpu}', rows, 'models.py', command)
     tables.put(f'pretrained-{args.tpu}-kinds', kinds, 'models.py', command,
                whole=True)
   except UserError as error:
