@@ -6,14 +6,15 @@ The first file is tpu_inference/kernels/quantized_matmul/tuned_block_sizes.py
 of vllm-project/tpu-inference (version of August 2026): the blocks of a Pallas
 kernel that its authors measured to be the fastest, by TPU, sizes and types; it
 may take most of the on-chip memory. The second holds the tiles of grouped
-products that the authors of openxla/tokamax measured to be the fastest, and
-their time: a list of {"tpu", "kind": "gmm", "dlhs" or "drhs", "m", "k", "n",
-"groups", "winner": [tm, tk, tn], "ms"}, where k and n are the weights'.
+products that the authors of openxla/tokamax measured to be the fastest: a list
+of {"tpu", "kind": "gmm", "dlhs" or "drhs", "m", "k", "n", "groups", "winner":
+[tm, tk, tn]}, where k and n are the weights'.
 """
 
 from __future__ import annotations
 
 import ast
+import collections
 import json
 import statistics
 import sys
@@ -30,10 +31,14 @@ from tpu_graphs_ext.errors import UserError
 FIRST = 5
 USABLE = 0.75  # Share of the on-chip memory that tuned blocks may take.
 _TPUS = {6: 'v6e', 7: 'v7x'}
+_GROUPED_TPUS = {'tpu7x': 'v7x', 'tpu_v5_lite': 'v5e', 'tpu_v5': 'v5p'}
+_KINDS = {'gmm': ('forward', 'forward'),
+          'dlhs': ('dlhs', 'gradient of the rows'),
+          'drhs': ('drhs', 'gradient of the weights')}
 
 
 class Entry(NamedTuple):
-  """One line of the table.
+  """One line of a table.
 
   Attributes:
     group: the row of our table that it counts in.
@@ -44,12 +49,12 @@ class Entry(NamedTuple):
   """
   group: str
   tpu: str
-  product: products.Product
-  best: tuple[int, int, int]
+  product: products.Product | products.GroupedProduct
+  best: Sequence[int]
 
 
 def entries(source: str) -> list[Entry]:
-  """The entries of the file's text.
+  """The entries of the first file's text.
 
   Raises:
     UserError: it holds no such table.
@@ -77,75 +82,50 @@ def _entry(version: int, m: int, n: int, k: int, x_type: str, w_type: str,
                (bm, bk, bn))
 
 
-def shares(group: Sequence[Entry]) -> tuple[float, ...]:
-  """(median of candidates; for each other column how often the best is found).
+def grouped_entries(source: str) -> list[Entry]:
+  """The entries of the second file's text; the newest machine first."""
+  every = []
+  for row in json.loads(source):
+    tpu, (kind, name) = _GROUPED_TPUS[row['tpu']], _KINDS[row['kind']]
+    k, n = (row['n'], row['k']) if kind == 'dlhs' else (row['k'], row['n'])
+    every.append(Entry(f'{name} on {tpu}', tpu, products.GroupedProduct(
+        kind, row['groups'], row['m'], k, n, 2, 2, 2), row['winner']))
+  return sorted(every, key=lambda entry: (entry.tpu, entry.product.kind),
+                reverse=True)
+
+
+def found(entry: Entry) -> dict[str, float]:
+  """Column -> number of candidates, or whether the best is among some.
+
+  `random` is the chance that it is among five random ones.
   """
-  rows = []
-  for entry in group:
-    machine = MACHINES[entry.tpu]
-    grid = blocks.usual_blocks(entry.product, machine,
-                               USABLE * machine.vmem_bytes)
-    is_best = (grid == entry.best).all(1)
-    ranked = is_best[np.argsort(
-        blocks.times_ns(entry.product, grid, machine), kind='stable')]
-    largest = is_best[np.argsort(-grid.prod(1), kind='stable')]
-    rows.append((len(grid), is_best.any() * min(1, FIRST / len(grid)),
-                 largest[:FIRST].any(), ranked[:FIRST].any(), ranked[0]))
-  counts, *columns = zip(*rows)
-  return statistics.median(counts), *(
-      float(np.mean(column)) for column in columns)
+  machine = MACHINES[entry.tpu]
+  module, limit_bytes = (
+      (blocks, USABLE * machine.vmem_bytes)
+      if isinstance(entry.product, products.Product)
+      else (grouped_blocks, machine.vmem_limit_bytes))
+  grid = module.usual_blocks(entry.product, machine, limit_bytes)
+  is_best = (grid == entry.best).all(1)
+  shares = {column: is_best[np.argsort(key, kind='stable')[:FIRST]].any()
+            for column, key in (
+                ('largest', -grid.prod(1)),
+                ('rank', module.times_ns(entry.product, grid, machine)))}
+  return {'candidates': len(grid),
+          'random': is_best.any() * min(1, FIRST / len(grid)), **shares}
 
 
 def rows_of(every: Sequence[Entry]) -> dict[str, dict[str, float]]:
-  """A row for each group; shares in %."""
+  """A row for each group: the median of candidates, shares in %."""
+  groups = collections.defaultdict(list)
+  for entry in every:
+    groups[entry.group].append(found(entry))
   rows = {}
-  for name in dict.fromkeys(entry.group for entry in every):
-    group = [entry for entry in every if entry.group == name]
-    count, *means = shares(group)
-    rows[f'{name}, {len(group)}'] = {'candidates': count, **dict(zip(
-        ('random', 'largest', 'rank', 'rank_first'),
-        (100 * share for share in means)))}
+  for name, group in groups.items():
+    counts, *shares = zip(*(columns.values() for columns in group))
+    rows[f'{name}, {len(group)}'] = dict(zip(group[0], (
+        statistics.median(counts),
+        *(100 * float(np.mean(share)) for share in shares))))
   return rows
-
-
-_KINDS = {'gmm': 'forward', 'dlhs': 'dlhs', 'drhs': 'drhs'}
-_NAMES = {'forward': 'forward', 'dlhs': 'gradient of the rows',
-          'drhs': 'gradient of the weights'}
-_GROUPED_TPUS = {'tpu7x': 'v7x', 'tpu_v5_lite': 'v5e', 'tpu_v5': 'v5p'}
-
-
-def grouped_rows(entries_of: Sequence[dict]) -> dict[str, dict[str, float]]:
-  """A row for each machine and kind of grouped product; shares in %."""
-  groups = {}
-  for entry in entries_of:
-    key = _GROUPED_TPUS[entry['tpu']], _KINDS[entry['kind']]
-    groups.setdefault(key, []).append(_grouped_row(entry, *key))
-  rows = {}
-  for (tpu, kind), group in sorted(groups.items(), reverse=True):
-    counts, chance, of_ranking, ratios = zip(*group)
-    rows[f'{_NAMES[kind]} on {tpu}, {len(group)}'] = {
-        'candidates': statistics.median(counts),
-        'random': 100 * float(np.mean(chance)),
-        'rank': 100 * float(np.mean(of_ranking)),
-        'ratio': statistics.median(ratios)}
-  return rows
-
-
-def _grouped_row(row, tpu, kind) -> tuple:
-  """(candidates, chance of five random ones, found, time / measured)."""
-  k, n = (row['n'], row['k']) if kind == 'dlhs' else (row['k'], row['n'])
-  product = products.GroupedProduct(
-      kind, row['groups'], row['m'], k, n, 2, 2, 2)
-  machine = MACHINES[tpu]
-  grid = grouped_blocks.usual_blocks(product, machine,
-                                     machine.vmem_limit_bytes)
-  is_best = (grid == row['winner']).all(1)
-  order = np.argsort(
-      grouped_blocks.times_ns(product, grid, machine), kind='stable')
-  time_ms = grouped_blocks.times_ns(
-      product, np.array([row['winner']]), machine)[0] / 1e6
-  return (len(grid), is_best.any() * min(1, FIRST / len(grid)),
-          is_best[order[:FIRST]].any(), time_ms / row['ms'])
 
 
 def main(paths: Sequence[str]) -> int:
@@ -153,13 +133,12 @@ def main(paths: Sequence[str]) -> int:
     print(__doc__, file=sys.stderr)
     return 2
   try:
-    for path, name, rows_in in zip(paths, ('blocks', 'blocks-grouped'), (
-        lambda text: rows_of(entries(text)),
-        lambda text: grouped_rows(json.loads(text)))):
+    for path, table, code, entries_in in zip(
+        paths, ('blocks', 'blocks-grouped'), ('blocks.py', 'grouped_blocks.py'),
+        (entries, grouped_entries)):
       with open(path, encoding='utf-8') as file:
-        rows = rows_in(file.read())
-      tables.put(name, rows, 'tpu_graphs_ext/analytic/grouped_blocks.py'
-                 if 'grouped' in name else 'tpu_graphs_ext/analytic/blocks.py',
+        rows = rows_of(entries_in(file.read()))
+      tables.put(table, rows, f'tpu_graphs_ext/analytic/{code}',
                  'python benchmarks/tuned_blocks.py FILE FILE', whole=True)
   except (OSError, UserError, ValueError, KeyError) as error:
     print(f'error: {path}: {error}', file=sys.stderr)

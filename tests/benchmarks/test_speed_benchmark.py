@@ -1,5 +1,6 @@
 """The tables of the benchmarks of speed and of blocks, not times."""
 
+import json
 import os
 import re
 import subprocess
@@ -67,11 +68,11 @@ def test_a_table_of_blocks():
   whole, other = tuned_blocks.entries(TABLE)
   assert (whole.tpu, whole.best) == ('v6e', (16, 256, 256))
   # By the formula one step is the fastest; 99 is no candidate.
-  assert tuned_blocks.shares([whole]) == (4, 1, 1, 1, 1)
-  assert tuned_blocks.shares([other]) == (4, 0, 0, 0, 0)
-  assert tuned_blocks.rows_of([whole, other])['int8 x int8 on v6e, 1'] == {
-      'candidates': 4, 'random': 100, 'largest': 100, 'rank': 100,
-      'rank_first': 100}
+  assert tuned_blocks.rows_of([whole, other]) == {
+      'int8 x int8 on v6e, 1': {
+          'candidates': 4, 'random': 100, 'largest': 100, 'rank': 100},
+      'float8_e4m3fn x float4_e2m1fn on v7x, another kernel, 1': {
+          'candidates': 4, 'random': 0, 'largest': 0, 'rank': 0}}
   for text in ('x = {', 'T = {1: 2}'):
     with pytest.raises(UserError, match='no table of blocks'):
       tuned_blocks.entries(text)
@@ -79,8 +80,11 @@ def test_a_table_of_blocks():
 
 def test_a_table_of_grouped_tiles():
   row = {'tpu': 'tpu7x', 'kind': 'dlhs', 'm': 128, 'k': 128, 'n': 256,
-         'groups': 1, 'winner': [128, 256, 128], 'ms': 1.0}
+         'groups': 1, 'winner': [128, 256, 128]}
   # The gradient sums over n: 128 rows, 128 or 256 of n, 128 of k.
-  (title, cells), = tuned_blocks.grouped_rows([row]).items()
-  assert title == 'gradient of the rows on v7x, 1' and cells['ratio'] < .005
-  assert (cells['candidates'], cells['random'], cells['rank']) == (2, 100, 100)
+  assert tuned_blocks.rows_of(tuned_blocks.grouped_entries(json.dumps([
+      {**row, 'tpu': 'tpu_v5_lite', 'kind': 'gmm'}, row, row]))) == {
+          'gradient of the rows on v7x, 2': {
+              'candidates': 2, 'random': 100, 'largest': 100, 'rank': 100},
+          'forward on v5e, 1': {
+              'candidates': 2, 'random': 0, 'largest': 0, 'rank': 0}}
