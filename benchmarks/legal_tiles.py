@@ -47,7 +47,6 @@ class Weighed(NamedTuple):
   """The tiles of a kernel that are known to be legal."""
   loops: geometry.Loops
   tiles: np.ndarray  # int64 [tiles, loops]
-  default: int  # The number of the compiler's choice; -1: unknown.
   is_all: bool  # Whether it has no others.
 
 
@@ -57,7 +56,7 @@ def of_sample(tpu: str) -> Iterator[Weighed]:
       if kernel.output_bounds.shape[1] <= MAX_DIMS:  # Else it is not ranked.
         loops = loops_of(kernel, tpu)
         yield Weighed(loops, loops.tiles(
-            kernel.output_bounds, kernel.kernel_bounds), kernel.default,
+            kernel.output_bounds, kernel.kernel_bounds),
                       len(kernel.cycles) < MOST_STORED)
 
 
@@ -104,7 +103,7 @@ def _weighed(loops, window, logged) -> Iterator[Weighed]:
               <= loops.machine.vmem_limit_bytes)
     legal[place] = True
   if legal.sum() > 1:
-    yield Weighed(loops, tiles[legal], legal[:place].sum(), True)
+    yield Weighed(loops, tiles[legal], True)
 
 
 def of_files(paths: list[str]) -> Iterator[Weighed]:
@@ -113,7 +112,7 @@ def of_files(paths: list[str]) -> Iterator[Weighed]:
                    else [Kernel.load(path)]):
       if kernel.config_feat.any():  # Else it was not tiled.
         loops, = geometry.loops_of([kernel])
-        yield Weighed(loops, loops.tiles_of(kernel.config_feat), -1, False)
+        yield Weighed(loops, loops.tiles_of(kernel.config_feat), False)
 
 
 def loops_of(graph, tpu: str) -> geometry.Loops:
@@ -138,21 +137,15 @@ def rows(title: str,
     kinds['products and convolutions' if loops.is_product else
           'poolings' if loops.is_pooling else
           'reductions' if loops.nest.summed.any() else 'element-wise'].append((
-              len(known), common, common / len(known),
-              common / max(1, len(legal)) if kernel.is_all else np.nan,
-              kernel.default < 0 or (
-                  kernel.tiles[kernel.default].tobytes() in listed)))
+              common / len(known),
+              common / max(1, len(legal)) if kernel.is_all else np.nan))
   measured = {}
   for kind, values in sorted(kinds.items()):
-    known, common, recall, precision, default = np.array(values, float).T
-    complete = ~np.isnan(precision)
+    recall, precision = np.transpose(values)
     row = measured[f'{title}, {kind}'] = {
-        'kernels': len(values), 'listed': common.sum(), 'known': known.sum(),
-        'recall': recall.mean()}
-    if complete.any():
-      row.update(complete=complete.sum(), precision=precision[complete].mean(),
-                 complete_recall=recall[complete].mean(),
-                 defaults=default.sum())
+        'kernels': len(values), 'recall': recall.mean()}
+    if not np.isnan(precision).all():
+      row['precision'] = np.nanmean(precision)
   return measured
 
 
