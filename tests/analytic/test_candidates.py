@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from support.feature_tiles import kernel_of_nodes, loops_of
-from support.tiny_hlo import add, convolution, elementwise, product
+from support.tiny_hlo import add, convolution, elementwise, pooling, product
 from tpu_graphs_ext.analytic import (
   blocks,
   candidates,
@@ -51,11 +51,8 @@ def test_a_reshape_has_tiles():
 
 def test_windows_are_cut_and_images_in_rows_are_not():
   """Windows of [5, 3] of images [9, 10, 256, 30], features in rows of 8."""
-  module = elementwise([9, 10, 256, 30], opcode='reduce-window')
-  for size in (5, 3, 1, 1):
-    module.computations[0].instructions[1].window.dimensions.add(
-        size=size, stride=1, window_dilation=1, base_dilation=1)
-  assert candidates.choices_of(loops_of(module)) == [
+  assert candidates.choices_of(loops_of(
+      pooling([9, 10, 256, 30], (5, 3, 1, 1)))) == [
       [9, 5, 3, 2, 1], [10, 5, 4, 3, 2, 1], [32, 16], [1],
       [5, 3, 2, 1], [3, 2, 1]]
 
@@ -73,16 +70,19 @@ def test_whole_elements_of_an_image_with_zeros():
 
 
 def test_an_update_in_place_loops_over_what_it_writes():
-  """f32 [2, 32, 512] into [35, 32, 512]: 2, 32 / 8 and 512 / 128 units."""
-  module = elementwise([35, 32, 512])
+  """f32 [2, 32, 512] into [35, 32, 512], stored as 32, 35, 512: 32, a layout
+  tile of 2 of 8 rows, and 512 / 128."""
+  module = elementwise([35, 32, 512], [2, 0, 1])
   entry = module.computations[0]
-  add(entry, 12, 'parameter', [2, 32, 512], parameter_number=1)
+  assert loops_of(module).written.tolist() == [32, 35, 512]
+  add(entry, 12, 'parameter', [2, 32, 512], [2, 0, 1], parameter_number=1)
   add(entry, 13, 'parameter', [], parameter_number=2)
-  add(entry, 14, 'dynamic-update-slice', [35, 32, 512],
+  add(entry, 14, 'dynamic-update-slice', [35, 32, 512], [2, 0, 1],
       operands=[11, 12, 13, 13, 13])
   entry.root_id = 14
-  assert candidates.choices_of(loops_of(module)) == [
-      [2, 1], [4, 2, 1], [4, 2, 1]]
+  loops = loops_of(module)
+  assert loops.written.tolist() == [32, 2, 512]
+  assert candidates.choices_of(loops)[1:] == [[1], [4, 2, 1]]
 
 
 def in_tall_tiles(module, names, rows):
@@ -92,18 +92,6 @@ def in_tall_tiles(module, names, rows):
       if node.name in names:
         node.shape.layout.tiles.add(dimensions=(rows, 128))
   return module
-
-
-def cut_rows(module, name, rows, tpu='v6e'):
-  """Bounds of the first loop if an instruction's layout tiles have so many."""
-  return candidates.choices_of(loops_of(
-      in_tall_tiles(module, {name}, rows), MACHINES[tpu]))[0]
-
-
-def test_bounds_that_cut_a_tall_layout_tile_are_left_out():
-  """64 rows of 8: of 64, 32, 22, 16, 13, 11, 10, 8 and so on the even ones."""
-  assert cut_rows(product(512, 512, 384, element_type='BF16'), 'convolution.12',
-                  16) == [64, 32, 22, 16, 10, 8, 6, 4, 2]
 
 
 def test_tall_bfloat16_may_be_cut_in_an_operand_with_float32():
@@ -118,7 +106,8 @@ def test_tall_bfloat16_may_be_cut_in_an_operand_with_float32():
     image, right, root, *rest = entry.instructions
     del entry.instructions[:]
     entry.instructions.extend([image, *rest, right, root])
-    assert cut_rows(module, 'parameter.10', 16) == bounds
+    assert candidates.choices_of(loops_of(
+        in_tall_tiles(module, {'parameter.10'}, 16)))[0] == bounds
 
 
 def test_a_tensors_sizes_of_one_do_not_matter():
@@ -214,11 +203,8 @@ def test_blocks_of_a_v7x_also_have_256_columns():
     ((1, 5, 1), [[9, 5, 3, 2, 1], [6], [3, 2, 1]])])
 def test_windows_in_rows_or_columns_are_not_cut(window, listed):
   """Sums of 5 columns or rows of [9, 48, 384], as of a running maximum."""
-  module = elementwise([9, 48, 384], opcode='reduce-window')
-  for size in window:
-    module.computations[0].instructions[1].window.dimensions.add(
-        size=size, stride=1, window_dilation=1, base_dilation=1)
-  assert candidates.choices_of(loops_of(module))[:3] == listed
+  assert candidates.choices_of(
+      loops_of(pooling([9, 48, 384], window)))[:3] == listed
 
 
 def test_an_operand_that_is_a_slice_has_whole_lanes_too():
@@ -310,10 +296,7 @@ def test_what_windows_read_is_copied(monkeypatch):
   Windows of 1 read 8 layout tiles of 2 KiB, and write 8: two of each, and those
   that are read once more in 4 KiB.
   """
-  module = elementwise([9, 8, 8, 128], None, 'BF16', 'reduce-window')
-  for size in (3, 1, 1, 1):
-    module.computations[0].instructions[1].window.dimensions.add(
-        size=size, stride=1, window_dilation=1, base_dilation=1)
+  module = pooling([9, 8, 8, 128], (3, 1, 1, 1), element_type='BF16')
   monkeypatch.setattr(
       candidates, 'choices_of', lambda unused: [[1], [8], [1], [1], [1], [1]])
   for tpu, tiles, space in (

@@ -69,33 +69,29 @@ def test_what_is_made_of_a_reduction_is_tiled_as_its_operand():
 # --- Columns of the axes -----------------------------------------------------
 
 
-def all_columns_of(kernel, tiles='elements'):
+def all_columns_of(kernel, make=models._Columns.of_tiles):
   """float32 [configs, columns]."""
   geo, loops, cut = feature_tiles.tensorflow_tiles(
-      kernel, checks.stats_of([kernel]), tiles=tiles)
-  columns = models._Columns.of_tiles(
-      loops, cut, *geo.counts(loops, cut)).numpy()
-  assert columns.shape == (1, kernel.num_configs, models._Columns.NUMBER)
+      kernel, checks.stats_of([kernel]), tiles='elements')
+  columns = make(loops, cut, *geo.counts(loops, cut)).numpy()
+  assert columns.shape[:2] == (1, kernel.num_configs)
   return columns[0]
 
 
 def columns_of(kernel):
-  """float32 [configs, columns of an axis, 12]: those of the tiles."""
-  columns = all_columns_of(kernel)[:, :18 * 4].reshape(-1, 18, 4)
-  return columns[:, :12].transpose(0, 2, 1)
+  """float32 [configs, columns of a dimension, 18].
 
-
-def input_columns_of(kernel, tiles='elements'):
-  """float32 [configs, columns of a dimension, 6]: of the largest input."""
-  columns = all_columns_of(kernel, tiles)[:, :18 * 4].reshape(-1, 18, 4)
-  return columns[:, 12:].transpose(0, 2, 1)
+  12 axes of the tiles and 6 dimensions of the largest input.
+  """
+  return all_columns_of(kernel)[:, :18 * 4].reshape(-1, 18, 4).transpose(
+      0, 2, 1)
 
 
 def test_columns_by_hand():
   """[24, 64] in tiles of 10 x 16: 3 x 4 of them, that cover 30 rows."""
   columns = columns_of(kernel_of(
       [(READ, (24, 64), []), ('negate', (24, 64), [0])],
-      [(10, 16), (24, 64)]))
+      [(10, 16), (24, 64)]))[..., :12]
   minor, major = columns[0, :, 0], columns[0, :, 1]
   np.testing.assert_allclose(
       minor, [4 / 5, 2 / 5, 0, 4 / 7], rtol=1e-5)  # 16 is 2 to the 4th.
@@ -109,8 +105,9 @@ def test_columns_by_hand():
 
 def test_the_input_has_columns_even_if_the_output_is_larger():
   """Tiles of [1, 12, 64] of a [2, 24, 64] read [12, 64] of the [24, 64]."""
-  columns = input_columns_of(kernel_of(
-      [(READ, (24, 64), []), ('broadcast', (2, 24, 64), [0])], [(1, 12, 64)]))
+  columns = columns_of(kernel_of(
+      [(READ, (24, 64), []), ('broadcast', (2, 24, 64), [0])],
+      [(1, 12, 64)]))[..., 12:]
   np.testing.assert_allclose(
       columns[0, 0], [6 / 5, np.log2(12) / 5, 0, 0, 0, 0], rtol=1e-5)
   assert not columns[0, 1, 2:].any()  # Of a third dimension it has no 2 blocks.
@@ -134,15 +131,12 @@ def test_steps_by_hand():
 # --- Columns of blocks that run side by side ---------------------------------
 
 
-def block_columns_of(kernel, tiles='elements'):
+def block_columns_of(kernel):
   """The groups of the columns of the first configuration."""
-  geo, loops, cut = feature_tiles.tensorflow_tiles(
-      kernel, checks.stats_of([kernel]), tiles=tiles)
-  columns = models._Columns.of_blocks(
-      loops, cut, *geo.counts(loops, cut)).numpy()
-  assert columns.shape == (1, kernel.num_configs, 38)
+  columns = all_columns_of(kernel, models._Columns.of_blocks)
+  assert columns.shape[1] == 38
   waves, runs, summed, size, peaks, up, elements = np.split(
-      columns[0, 0], [4, 8, 10, 11, 29, 30])
+      columns[0], [4, 8, 10, 11, 29, 30])
   return {'waves': waves, 'runs': runs, 'summed': summed, 'bytes': size,
           'peaks': peaks.reshape(3, 6), 'up': up, 'elements': elements}
 
@@ -262,7 +256,7 @@ def test_what_is_read_before_a_transposition_is_turned():
   # result: 8 x 10 of 3, and 16 x 40 of 1. The row's comes back with each step.
   np.testing.assert_array_equal(
       counts['pieces'], [16 * (24 + 1 + 80), 6 * (16 + 1 + 640)])
-  columns = input_columns_of(kernel)
+  columns = columns_of(kernel)[..., 12:]
   # Most minor first: log2 of what is read, and of the number of blocks.
   np.testing.assert_allclose(columns[0, :2, :3], np.log2(
       [[10, 3, 8], [4, 2, 2]]) / 5, rtol=1e-5)

@@ -3,31 +3,23 @@
 import dataclasses
 
 import numpy as np
-import pytest
 
 from support import feature_tiles, tiny_hlo, tiny_kernels
 from support import model_checks as checks
 from tpu_graphs_ext.analytic import explain, geometry
-from tpu_graphs_ext.data import read, schema
-from tpu_graphs_ext.data.kernel import Kernel
+from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.engine import metrics
-from tpu_graphs_ext.hlo import protos, tuning
-from tpu_graphs_ext.sample import write
+from tpu_graphs_ext.hlo import tuning
 
 counts_of = feature_tiles.counts_of
 
 
-@pytest.fixture(scope='module')
-def real(shared_data):
-  """The 15 real kernels."""
-  return tuning.read_tile_kernels(str(shared_data / 'op_tuning_data.pb'))
-
-
-def test_its_time_ranks_the_real_kernels(real):
+def test_its_time_ranks_the_real_kernels(shared_data):
   """The machine's constants were fitted on them: not a blind number."""
   taus, slowdowns = [], []
-  for kernel in real:
+  for kernel in tuning.read_tile_kernels(
+      str(shared_data / 'op_tuning_data.pb')):
     if kernel.num_configs >= 10:
       explainer = explain.Explainer(kernel)
       predicted = explainer.terms(explainer.tiles(kernel.config_feat)).time
@@ -39,58 +31,25 @@ def test_its_time_ranks_the_real_kernels(real):
   assert np.mean(slowdowns) < 0.01  # 0.0
 
 
-@pytest.fixture(scope='module')
-def sample(tmp_path_factory) -> list[Kernel]:
-  """Two kernels of each program that the sample data have."""
-  out = str(tmp_path_factory.mktemp('sample') / 'data')
-  write.write_sample_data(write.SampleDataSettings(out, kernels=56))
-  return list(read.read_kernels(out + '/train'))
-
-
-def test_other_statistics_are_told_by_whole_numbers(sample):
+def test_other_statistics_are_told_by_whole_numbers():
   """Scaled with twice the largest sizes, as if other kernels were there."""
-  train = checks.stats_of(sample)
+  kernels = [feature_tiles.kernel_of_module(module, *bounds)
+             for module, *bounds in (
+                 (tiny_hlo.elementwise([4096, 1000]), [[16, 8], [32, 3]]),
+                 (tiny_hlo.product(16, 250, 512), [[2, 4]], [[24, 4]]),
+                 (tiny_hlo.convolution(), [[2, 4, 1, 1]], [[3, 1, 16, 1]]))]
+  train = checks.stats_of(kernels)
   larger = FeatureStats(*(dataclasses.replace(
       table, maximum=np.where(table.used, table.maximum * 1.7 + 3,
                               table.maximum).astype(np.float32))
                           for table in (train.node, train.config)))
   both = {**train.to_json(), 'all_kernels': larger.to_json()}
-  for kernel in sample[:5]:
+  for kernel in kernels:
     expected = counts_of(kernel, 'layout tiles', train)
     for stats in (train, larger):
       counts = counts_of(kernel, 'layout tiles', stats, both)
       for name in counts:
         np.testing.assert_allclose(counts[name], expected[name], rtol=1e-5)
-
-
-def fused(dims):
-  """entry: fusion calls tanh(parameter)."""
-  module = protos.HloModuleProto(name='fused', entry_computation_id=2)
-  body = module.computations.add(id=1, root_id=11)
-  tiny_hlo.add(body, 10, 'parameter', dims)
-  tiny_hlo.add(body, 11, 'tanh', dims, None, [10])
-  entry = module.computations.add(id=2, root_id=21)
-  tiny_hlo.add(entry, 20, 'parameter', dims)
-  tiny_hlo.add(entry, 21, 'fusion', dims, None, [20],
-               called_computation_ids=[1])
-  return module
-
-
-def test_large_tiles_are_crowded_and_those_of_one_operation_sooner():
-  """16 x 8, 32 x 8, 256 x 8 and all of the 512 x 8 layout tiles, over 128 or
-  1,024, which are small enough. Of products any number is, and of a single
-  tile."""
-  dims, bounds = [4096, 1024], [[16, 8], [32, 8], [256, 8], [512, 8]]
-  for module, crowding in (
-      (tiny_hlo.elementwise(dims), [1, 2, 16, 0]),
-      (tiny_hlo.elementwise(dims, opcode='copy'), [1 / 8, 1 / 4, 2, 0]),
-      (fused(dims), [1 / 8, 1 / 4, 2, 0]),
-      (tiny_hlo.product(4096, 1024, 1024), [0, 0, 0, 0])):
-    kernel = feature_tiles.kernel_of_module(
-        module, bounds, [[128, 8]] * 4 if 'conv' in str(module) else [()] * 4)
-    explainer = explain.Explainer(kernel)
-    np.testing.assert_allclose(explainer.loops.counts(
-        explainer.tiles(kernel.config_feat))['crowding'], crowding, atol=1e-6)
 
 
 # --- Degenerate input --------------------------------------------------------

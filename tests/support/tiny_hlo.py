@@ -38,6 +38,15 @@ def elementwise(dims, layout=None, element_type='F32', opcode='tanh'):
   return module
 
 
+def pooling(dims, window, layout=None, element_type='F32'):
+  """entry: windows of the parameter reduced, one for each element of it."""
+  module = elementwise(dims, layout, element_type, 'reduce-window')
+  for size in window:
+    module.computations[0].instructions[1].window.dimensions.add(
+        size=size, stride=1, window_dilation=1, base_dilation=1)
+  return module
+
+
 def tiled(dims, bounds, cycles):
   """`elementwise` as optimised: with the compiler's tile and estimate."""
   module = elementwise(dims)
