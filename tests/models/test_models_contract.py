@@ -28,9 +28,9 @@ CASES = [
     'EarlyJoinConcatPoolSAGE', 'EnsembleRanker']
 # Its layers are much like those of another model, and saving takes seconds.
 SAVED_LIKE_ANOTHER = {
-    'LateJoinSAGE', 'LateJoinResGCN', 'EarlyJoinGCN', 'EarlyJoinGAT',
-    'EarlyJoinConcatPoolSAGE', 'LateJoinConcatPoolSAGE', 'LateJoinGCN', 'MLP',
-    'MyEarlyJoinSAGE', 'AnalyticTileModel' + checks.RAW}
+    'EarlyJoinSAGE', 'LateJoinSAGE', 'LateJoinResGCN', 'EarlyJoinGCN',
+    'EarlyJoinGAT', 'EarlyJoinConcatPoolSAGE', 'LateJoinConcatPoolSAGE',
+    'LateJoinGCN', 'MLP', 'MyEarlyJoinSAGE', 'AnalyticTileModel' + checks.RAW}
 KERNELS = checks.kernels()
 STATS = checks.stats_of(KERNELS)
 MANY_CONFIGS = checks.kernels(num_configs=50)[0]
