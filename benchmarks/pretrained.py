@@ -91,7 +91,7 @@ class AnalyticTime:
     kernels = list(kernels)
     for kernel, loops in zip(kernels, geometry.loops_of(
         kernels, MACHINES[self.tpu])):
-      explainer = explain.Explainer(kernel, loops=loops)
+      explainer = explain.Explainer(loops)
       yield kernel, scoring.Scores(
           explainer.terms(explainer.tiles(kernel.config_feat)).time,
           scoring.first_copies(kernel.config_feat))

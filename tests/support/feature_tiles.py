@@ -29,7 +29,7 @@ def kernel_of_module(module, output_bounds=((),), kernel_bounds=((),)):
 
 def explained(kernel, row, constants=None):
   """One row of `config_feat`, explained."""
-  explainer = explain.Explainer(kernel, constants)
+  explainer = explain.Explainer(*geometry.loops_of([kernel]), constants)
   return explainer.explain(explainer.tiles(row[np.newaxis]))[0]
 
 

@@ -9,9 +9,9 @@ from typing import Any, Optional
 
 import numpy as np
 
-from tpu_graphs_ext.analytic import candidates, geometry
+from tpu_graphs_ext.analytic import candidates
+from tpu_graphs_ext.analytic.geometry import Loops
 from tpu_graphs_ext.analytic.machines import TpuConstants
-from tpu_graphs_ext.data.kernel import Kernel
 
 # The terms of a time, in words.
 BOUND_BY = {
@@ -136,17 +136,12 @@ def in_bytes(count: float) -> str:
 class Explainer:
   """Explains the tiles of one kernel; `loops` is its loop nest."""
 
-  def __init__(self, kernel: Kernel,
-               constants: Optional[Mapping[str, float]] = None,
-               loops: Optional[geometry.Loops] = None):
-    """Reads the loop nest off the kernel's features, if it is not passed.
-
-    `constants`, by name, replace those of the loops' machine. Raises UserError
-    for a kernel without nodes, or with edges to others.
-    """
-    self.loops = loops or geometry.loops_of([kernel])[0]
+  def __init__(self, loops: Loops,
+               constants: Optional[Mapping[str, float]] = None):
+    """`constants`, by name, replace those of the loops' machine."""
+    self.loops = loops
     self._constants = dataclasses.replace(
-        self.loops.machine.constants, **(constants or {}))
+        loops.machine.constants, **(constants or {}))
 
   def terms(self, tiles: np.ndarray) -> Terms:
     """Arrays float64 [configs] for tiles int64 [configs, loops]."""

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from tpu_graphs_ext.analytic.explain import Explainer, in_bytes
+from tpu_graphs_ext.analytic.geometry import loops_of
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel, bounds_of
 from tpu_graphs_ext.engine.scoring import Scores
@@ -149,7 +150,7 @@ def cost_rows(kernel: Kernel, configs: Sequence[int]) -> list[tuple[str, ...]]:
   if (kernel.node_feat.shape[1] < len(schema.NODE_FEATURES)
       or kernel.config_feat.shape[1] < len(schema.CONFIG_FEATURES)):
     return []
-  explainer = Explainer(kernel)
+  explainer = Explainer(*loops_of([kernel]))
   if explainer.loops.products > 1:
     return []
   tiles = explainer.explain(explainer.tiles(kernel.config_feat[list(configs)]))

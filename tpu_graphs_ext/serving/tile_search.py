@@ -116,8 +116,7 @@ def explainer_of(ranker: scoring.Ranker, kernel: Kernel,
       [kernel], MACHINES[tpu or ranker.tpu or schema.DEFAULT_TPU])[0]
   is_of_v3 = (MACHINES[ranker.tpu or schema.DEFAULT_TPU] is loops.machine
               is MACHINES[schema.DEFAULT_TPU])
-  return explain.Explainer(
-      kernel, ranker.constants if is_of_v3 else None, loops)
+  return explain.Explainer(loops, ranker.constants if is_of_v3 else None)
 
 
 def rank_kernel(ranker: scoring.Ranker, source: kernel_sources.SourceKernel,
@@ -234,7 +233,7 @@ def _default(kernel: Kernel, default_from: str, explainer: explain.Explainer,
   """(place among the tiles, where it is from)."""
   row = kernel_sources.default_of(kernel)
   if row is None:  # By the machine's constants, not by those that are learned.
-    times = explain.Explainer(kernel, loops=explainer.loops).terms(tiles).time
+    times = explain.Explainer(explainer.loops).terms(tiles).time
     return int(np.argmin(times)), kernel_sources.FROM_TIME
   wanted = explainer.tiles(kernel.config_feat[row:row + 1])
   return int((tiles == wanted).all(axis=1).argmax()), default_from
