@@ -125,6 +125,10 @@ def source_of(split: str, root: str, table: Table) -> str:
 def measured(args, root: str) -> dict[str, dict[str, Any]]:
   """Row -> column -> a number for each seed, or for all."""
   table = TABLES[args.table]
+  if unknown := set(args.rows or ()) - set(table.rows):
+    raise UserError(
+        f'--rows: {args.table} has no row {", ".join(sorted(unknown))}; choose '
+        f'from {", ".join(table.rows)}')
   chosen = {name: row for name, row in table.rows.items()
             if not args.rows or name in args.rows}
   loading = TASKS[table.task].loading(data_root=root, cache_dir='')

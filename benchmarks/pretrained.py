@@ -193,7 +193,8 @@ def main() -> int:
   flags.add_argument('--real', action='append', default=[])
   flags.add_argument('--row', action='append', default=[],
                      metavar='ROW=DIR,DIR...')
-  flags.add_argument('--tpu', default='v3', help='whose kernels these are')
+  flags.add_argument('--tpu', default='v3', choices=MACHINES,
+                     help='whose kernels these are')
   flags.add_argument('--seeds', default='', help='of LightGBM; empty: none')
   flags.add_argument('--trees', type=int, default=booster.Settings().trees,
                      help='of LightGBM at most (default: %(default)s)')

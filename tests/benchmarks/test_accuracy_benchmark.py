@@ -88,6 +88,9 @@ def test_the_rows_of_pages_are_models_that_there_are():
         task.training(**{**table.settings, **row.get('settings', {})})
 
 
-def test_data_that_is_not_here_must_be_named(capsys):
-  assert accuracy.main(['gpu_tiles']) == 1
-  assert '--data: name the data root' in capsys.readouterr().err
+@pytest.mark.parametrize('flags, error', [
+    ([], '--data: name the data root'),
+    (['--data=d', '--rows=MLP'], 'gpu_tiles has no row MLP; choose from My')])
+def test_flags_that_cannot_be_used(flags, error, capsys):
+  assert accuracy.main(['gpu_tiles', *flags]) == 1
+  assert error in capsys.readouterr().err

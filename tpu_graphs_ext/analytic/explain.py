@@ -67,7 +67,8 @@ class Explanation:
     output_bounds: layout tiles of the tiled tensor in a tile, along each
       physical dimension, most major first; the whole dimension where the
       configuration has no bound.
-    kernel_bounds: the same of a convolution's filter; empty without one.
+    kernel_bounds: the same of a convolution's filter, or of the windows of a
+      reduction; empty without either.
     output_elements: `output_bounds` in elements.
     kernel_elements: `kernel_bounds` in elements.
     output_tiles: tiles that the tiled tensor is cut into.
