@@ -22,15 +22,14 @@ from typing import Any, NamedTuple
 import booster
 import tables
 from pretrained import choices, columns, put, trees
+from speed import OURS, REFERENCE, baseline
 from tpu_graphs_ext import files
-from tpu_graphs_ext.course import checkout
 from tpu_graphs_ext.engine import evaluate, results, scoring
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.sweep import sweep
 from tpu_graphs_ext.sweep.trials import FINISHED
 from tpu_graphs_ext.tasks import TASKS
 
-OURS, REFERENCE = 'MyEarlyJoinSAGE', 'EarlyJoinSAGE'
 # In the baseline.
 REAL = 'tpu_graphs/process_data/tensorflow_ops/testdata/op_tuning_data.pb'
 
@@ -113,11 +112,7 @@ def trained(args, rows: dict[str, dict], root: str) -> dict[str, list[str]]:
 def source_of(split: str, root: str, table: Table) -> str:
   """Where the labelled problems of a split are."""
   if split == 'real':
-    baseline = checkout.find()
-    if not baseline:
-      raise UserError(f'{checkout.ROOT_VARIABLE} names no checkout of the '
-                      'baseline, which has the real kernels')
-    return os.path.join(baseline, REAL)
+    return os.path.join(baseline(), REAL)
   return os.path.join(root, *TASKS[table.task].collection(table.settings),
                       'test_labelled' if split == 'test' else split)
 

@@ -42,11 +42,11 @@ Rows = dict[str, dict[str, float]]  # Row -> column -> number.
 
 
 def baseline() -> str:
-  """The checkout to compare with."""
+  """The checkout to compare with, which also has the real kernels."""
   root = checkout.find()
   if not root:
-    raise UserError(f'{checkout.ROOT_VARIABLE} names no checkout of the '
-                    'baseline to compare with')
+    raise UserError(f'set {checkout.ROOT_VARIABLE} to a checkout of the '
+                    'baseline, to compare with and for its real kernels')
   return root
 
 

@@ -174,7 +174,7 @@ def text_of(view: Union[View, str]) -> str:
 
 def _cell(template: str, values: Mapping[str, Cell]) -> str:
   """A dash without the number; of two numbers the first alone will do."""
-  for part in dict.fromkeys((template, template.split(' / ')[0])):
+  for part in template, template.split(' / ')[0]:
     with contextlib.suppress(KeyError):
       return part.format_map(values)
   return '-'
