@@ -45,7 +45,13 @@ def test_the_environment(run, monkeypatch, tmp_path):
   printed = run('import json, os; print(json.dumps(dict(os.environ)))')
   seen = json.loads(printed.splitlines()[-1])  # After TensorFlow's.
   assert seen['HOME'].startswith(str(tmp_path / 'sandbox'))
-  assert kept.items() <= seen.items() and not dropped.keys() & seen.keys()
+  assert kept.items() <= seen.items()
+  assert set(seen) <= {
+      *kept, *(sandbox._PASSED & os.environ.keys()), 'HOME', 'TMPDIR', 'LC_CTYPE',
+      'TF_CPP_MIN_LOG_LEVEL', 'PWD', 'OLDPWD', 'SHLVL', '_',  # By the shell.
+      'TF2_BEHAVIOR', 'TPU_ML_PLATFORM',  # By TensorFlow.
+      'TPU_ML_PLATFORM_VERSION', 'ENABLE_RUNTIME_UPTIME_TELEMETRY',
+      'HDF5_PLUGIN_PATH'}
 
 
 @needs_confinement

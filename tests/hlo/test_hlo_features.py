@@ -71,7 +71,10 @@ def test_shape_columns_and_those_of_nothing():
   # In 64 bits 2**62 + 2**62 is negative, and of 2**124 nothing is left.
   module = single('made-up', dims=(2**62, 2**62), element_type='F8E5M2')
   assert columns(row_of(module), 'shape_dimensions')[-2:] == [-2.0**63, 0]
-  # An opcode and an element type that are not listed.
+  # Element types that are not listed, and an opcode.
+  one_hot = columns(row_of(module), 'shape_element_type')
+  assert schema.ELEMENT_TYPES[one_hot.index(1)] == 'S8' and sum(one_hot) == 1
+  module.computations[0].instructions[0].shape.element_type = 99
   assert not any(columns(row_of(module), 'shape_element_type'))
   assert features.module_arrays(module).node_opcode == [schema.UNKNOWN_OPCODE]
 

@@ -151,11 +151,17 @@ def test_names_are_unique_and_odd_kernels_named():
   assert source.faults == [
       'f: elementwise: parameter.10 has 8 dimensions; features have columns '
       'for 6, so this kernel cannot be ranked']
-  wide, = from_compiled(compiled(elementwise(
-      [64, 256], element_type='F8E5M2'))).kernels
-  assert wide.notes == (
-      'elements of F8E5M2 count as 4 bytes each, so bytes, analytic time and '
-      'legal tiles are off: no number of the data set stands for it',)
+  small, large = (elementwise([64, 256], element_type='F8E5M2')
+                  for _ in range(2))
+  for node in large.computations[0].instructions:
+    node.shape.element_type = 99
+  for module, note in (
+      (small, 'elements of F8E5M2 count as S8'),
+      (large, 'elements of new types count as 4 bytes each, so bytes, analytic '
+       'time and legal tiles are off')):
+    kernel, = from_compiled(compiled(module)).kernels
+    assert kernel.notes == (
+        f'{note}: no number of the data set stands for it',)
   odd, unknown = source.kernels
   assert odd.kernel is None and odd.name == 'elementwise'  # To report.
   assert unknown.notes == (

@@ -127,9 +127,9 @@ def test_how_tensors_are_stored():
     assert tpu_compiler.stored_tensors(module) == [
         (False, *plain), (True, *plain)]
   tile.dimensions[:] = 32, 128  # The columns are the more major dimension.
-  parameter.shape.element_type = 20  # f8e4m3fn, which features do not list.
+  parameter.shape.element_type = 20  # f8e4m3fn, which features list as s8.
   assert tpu_compiler.stored_tensors(module) == [
-      (False, (256, 40), 4, 1, 32), (True, *plain)]
+      (False, (256, 40), 1, 1, 32), (True, *plain)]
   parameter.shape.element_type = 21  # s4, two in a byte.
   parameter.shape.layout.element_size_in_bits = 4
   assert tpu_compiler.stored_tensors(module)[0].element_bytes == 0.5

@@ -17,11 +17,13 @@ from support.feature_tiles import explained, kernel_of_module
 from support.saved_run import KERNELS
 from tpu_graphs_ext import load_models
 from tpu_graphs_ext.analytic import candidates, geometry
+from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Partition
+from tpu_graphs_ext.data.normalize import ColumnStats, FeatureStats
 from tpu_graphs_ext.engine import rank, scoring
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.hlo import features
-from tpu_graphs_ext.serving import cost_model
+from tpu_graphs_ext.hlo import features, kernel_sources, tpu_compiler
+from tpu_graphs_ext.serving import cost_model, tile_search
 from tpu_graphs_ext.serving.cost_model import CostModel
 from tpu_graphs_ext.tasks import TILE
 from tpu_graphs_ext.tasks.tile import LoadSettings
@@ -180,6 +182,40 @@ class WithConstants:
 
   def constants(self):
     return {'bytes_per_ns': 3.0}
+
+
+class SumsOfNodes:
+
+  def forward(self, graph, num_configs):
+    return tf.fill([1, num_configs],
+                   tf.reduce_sum(graph.node_sets['op']['feats']))
+
+  def constants(self):
+    return {}
+
+
+@pytest.mark.parametrize('known, scores', [
+    ('U8 BF16 PRED', {'S8': 4, 'F8E4M3FN': 4, 'S4': 4, 'U8': 4, 'F16': 6,
+                      'U16': 6, 'PRED': 8, 'F32': 0, 'F64': 0}),
+    ('F32 PRED', {'S8': 6, 'F16': 0}), ('S8 U8', {'S8': 4, 'U8': 6})])
+def test_types_that_training_lacked_count_as_others_of_as_many_bytes(
+    known, scores):
+  """Each of two nodes counts 2 of the first known type, 3 of the second."""
+  first = schema.NODE_COLUMN['shape_element_type_is_invalid_type']
+  none = np.zeros(len(schema.NODE_FEATURES), np.float32)
+  largest = none.copy()
+  for number, name in enumerate(known.split(), 2):
+    largest[first + schema.ELEMENT_TYPES.index(name)] = 1 / number
+  ranker = scoring.Ranker(SumsOfNodes(), FeatureStats(
+      ColumnStats(none, largest),
+      ColumnStats(np.zeros(24, np.float32), np.ones(24, np.float32))),
+                          108, TILE)
+  model = CostModel(ranker)
+  for name, score in scores.items():
+    source = kernel_sources.source_kernel(tpu_compiler.CompiledKernel(
+        tiny_hlo.elementwise([64, 256], element_type=name), '', None, 1), '')
+    assert model.score(source.kernel, [[8, 2]]) == [score]
+    assert tile_search.rank_kernel(ranker, source).choices[0].score == score
 
 
 class Untraceable:

@@ -33,6 +33,7 @@ from tpu_graphs_ext.hlo import (
   programs,
   protos,
   subprocesses,
+  tiles,
   tpu_compiler,
   tuning,
 )
@@ -306,9 +307,12 @@ def source_kernel(compiled: tpu_compiler.CompiledKernel,
   opcodes = sorted({node.opcode for node in nodes} - set(schema.OPCODES))
   types = sorted({protos.TYPE_NAMES.get(node.shape.element_type, 'new types')
                   for node in nodes} - set(schema.ELEMENT_TYPES))
+  small = [name for name in types if tiles.listed_type(name)]
+  large = [name for name in types if name not in small]
   notes = [f'{what}: no number of the data set stands for it' for what in (
       opcodes and f'the model does not know what {shortened(opcodes)} does',
-      types and f'elements of {shortened(types)} count as 4 bytes each, so '
+      small and f'elements of {shortened(small)} count as S8',
+      large and f'elements of {shortened(large)} count as 4 bytes each, so '
       'bytes, analytic time and legal tiles are off') if what]
   arrays, none = features.module_arrays(compiled.module), np.zeros(0, np.int64)
   kernel = Kernel(name, *arrays[:3], np.zeros(

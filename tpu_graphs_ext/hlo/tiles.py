@@ -19,6 +19,8 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from tpu_graphs_ext.data import schema
+
 LANES = 128  # Elements of a layout tile on the most minor dimension.
 SUBLANES = 8  # The same on the second most minor.
 
@@ -29,6 +31,17 @@ _BYTES = {'PRED': 1, 'S16': 2, 'U16': 2, 'F16': 2, 'BF16': 2, 'S64': 8,
 def element_bytes(type_name: str) -> int:
   """Bytes of an element of a type, by XLA's name, unpacked; 4 if unknown."""
   return 1 if re.match('[SUF][248]', type_name) else _BYTES.get(type_name, 4)
+
+
+def listed_type(type_name: str) -> str:
+  """The data set's type that stands for a type, both by XLA's name.
+
+  S8 for other types of a byte or less, which a TPU multiplies as it does S8; ''
+  for others that the data set lacks.
+  """
+  if type_name in schema.ELEMENT_TYPES:
+    return type_name
+  return 'S8' if element_bytes(type_name) == 1 else ''
 
 
 def layout_units(sizes: Sequence[int]) -> list[int]:

@@ -14,7 +14,6 @@ import re
 from typing import Any, NamedTuple, Optional
 
 from tpu_graphs_ext import files
-from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import (
   libtpu,
@@ -167,7 +166,7 @@ def stored_tensors(kernel: protos.HloModuleProto) -> list[tiles.Stored]:
       tensors.append(tiles.Stored(node.id == entry.root_id, tuple(
           sizes[dim] for dim in tiles.physical_dims(
               layout.minor_to_major, len(sizes)) if sizes[dim] > 1),
-          size if name in schema.ELEMENT_TYPES else 4, size,
+          tiles.element_bytes(tiles.listed_type(name)), size,
           max([tiles.SUBLANES, *rows])))
   return tensors
 

@@ -5,12 +5,14 @@ Tiles with equal scores are ordered by analytic time.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Optional
 
 import numpy as np
+import tensorflow as tf
 from tqdm import tqdm
 
 from tpu_graphs_ext.analytic import candidates, explain, geometry
@@ -23,7 +25,7 @@ from tpu_graphs_ext.engine.settings import TOP_CONFIGS
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import features, kernel_sources, tpu_compiler
 from tpu_graphs_ext.hlo.kernel_sources import never_timed
-from tpu_graphs_ext.serving import compiler_report, tile_ranking
+from tpu_graphs_ext.serving import compiler_report, tf_program, tile_ranking
 from tpu_graphs_ext.tasks import feature_stats
 from tpu_graphs_ext.tasks.tile import LoadSettings
 
@@ -220,7 +222,10 @@ def _count_elements(kernel: Kernel, listed: np.ndarray, loops: Loops) -> bool:
 
 def _scores(ranker: scoring.Ranker, kernel: Kernel, rows: np.ndarray,
             at_once: int) -> np.ndarray:
-  kernel = ranker.prepared(never_timed(kernel, rows[:1]))
+  kernel = dataclasses.replace(
+      ranker.prepared(never_timed(kernel, rows[:1])),
+      node_feat=tf_program.in_known_types(
+          ranker.stats.node, tf.constant(kernel.node_feat)).numpy())
   parts = [rows[start:start + _AT_ONCE]
            for start in range(0, len(rows), _AT_ONCE)]
   with ThreadPoolExecutor(min(threads.cores(), at_once)) as pool:
