@@ -47,8 +47,8 @@ def test_the_environment(run, monkeypatch, tmp_path):
   assert seen['HOME'].startswith(str(tmp_path / 'sandbox'))
   assert kept.items() <= seen.items()
   assert set(seen) <= {
-      *kept, *(sandbox._PASSED & os.environ.keys()), 'HOME', 'TMPDIR', 'LC_CTYPE',
-      'TF_CPP_MIN_LOG_LEVEL', 'PWD', 'OLDPWD', 'SHLVL', '_',  # By the shell.
+      *kept, *(sandbox._PASSED & os.environ.keys()), 'HOME', 'TMPDIR',
+      'LC_CTYPE', 'TF_CPP_MIN_LOG_LEVEL', 'PWD', 'OLDPWD', 'SHLVL', '_',
       'TF2_BEHAVIOR', 'TPU_ML_PLATFORM',  # By TensorFlow.
       'TPU_ML_PLATFORM_VERSION', 'ENABLE_RUNTIME_UPTIME_TELEMETRY',
       'HDF5_PLUGIN_PATH'}

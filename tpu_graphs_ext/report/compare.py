@@ -153,7 +153,7 @@ def _loading_of(task: ShippedTask, run: Run, asked: LoadSettings,
   """How to load a run: as asked, else with the folders it was trained with."""
   default = task.loading()
   chosen = {name: value for name, value in vars(asked).items()
-            if hasattr(default, name)}
+            if name in vars(default)}
   chosen['models_py'] = run.models_py
   if asked.stats not in task.loading.STATS:
     chosen['stats'] = 'train'
