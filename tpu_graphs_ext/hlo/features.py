@@ -20,9 +20,12 @@ from tpu_graphs_ext.hlo import protos, tiles
 # Computations whose names contain one of these start a new entry of
 # `node_splits`; the others are bodies of fusions and reductions.
 _MAIN_COMPUTATION = ('cluster', 'while', 'cond')
-# By XLA's number.
-_LISTED_TYPES = {number: tiles.listed_type(name)
-                 for number, name in protos.TYPE_NAMES.items()}
+# The columns of an element type, by XLA's number.
+_TYPE_COLUMNS = {
+    number: [int(listed == tiles.listed_type(name))
+             for listed in schema.ELEMENT_TYPES]
+    for number, name in protos.TYPE_NAMES.items()}
+_NO_TYPE = [0] * len(schema.ELEMENT_TYPES)
 _MAX_RANK = 128  # Multiplying the sizes of many more takes minutes.
 
 
@@ -108,7 +111,6 @@ def _each_with_totals(dims: Sequence, width: int, *names: str) -> list:
 def _row(node, is_root: bool) -> list:
   """The columns of NODE_FEATURES for one instruction, as whole numbers."""
   shape, numbers = node.shape, node.convolution_dimension_numbers
-  listed_type = _LISTED_TYPES.get(shape.element_type)
   dims, spatial, slices = (
       schema.MAX_DIMS, schema.MAX_SPATIAL_DIMS, schema.MAX_SLICE_DIMS)
   reversal = [int(dim.window_reversal) for dim in node.window.dimensions]
@@ -116,7 +118,7 @@ def _row(node, is_root: bool) -> list:
       int(is_root),
       # `element_size_in_bits`: 0 in the data set, for XLA dropped it.
       int(shape.layout.memory_space == protos.ON_CHIP),
-      *[int(name == listed_type) for name in schema.ELEMENT_TYPES],
+      *_TYPE_COLUMNS.get(shape.element_type, _NO_TYPE),
       *_with_totals(shape.dimensions, dims),
       len(shape.tuple_shapes),
       node.parameter_number,
