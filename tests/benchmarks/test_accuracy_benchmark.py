@@ -1,20 +1,14 @@
 """The accuracy benchmark on tiny data."""
 
-import sys
-
 import pytest
 
+import accuracy
+import tables
 from support import eager_training, tiny_kernels, tiny_models
-from support.places import BENCHMARKS
 from tpu_graphs_ext import load_models
 from tpu_graphs_ext.sweep import pool
 from tpu_graphs_ext.tasks import TASKS, api
 from tpu_graphs_ext.tasks.tile import LoadSettings
-
-sys.path.insert(0, str(BENCHMARKS))
-
-import accuracy
-import tables
 
 
 def inline(function, items, **unused):

@@ -1,19 +1,13 @@
 """The columns of LightGBM by hand, and its rows where it is installed."""
 
-import sys
-
 import numpy as np
 import pytest
 
-from support import tiny_kernels
-from support.places import BENCHMARKS
-from tpu_graphs_ext.data import read, schema
-from tpu_graphs_ext.data.kernel import Kernel
-
-sys.path.insert(0, str(BENCHMARKS))
-
 import booster
 import pretrained
+from support import tiny_kernels
+from tpu_graphs_ext.data import read, schema
+from tpu_graphs_ext.data.kernel import Kernel
 
 IN_ELEMENTS = booster.Reading(in_elements=True)
 

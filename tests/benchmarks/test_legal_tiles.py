@@ -2,16 +2,11 @@
 
 import gzip
 import json
-import sys
 
 import pytest
 
-from support.places import BENCHMARKS
-from support.tiny_hlo import tiled
-
-sys.path.insert(0, str(BENCHMARKS))
-
 import legal_tiles
+from support.tiny_hlo import tiled
 
 WHOLE, HALF, QUARTER = [8192, 8], [128, 8], [64, 8]
 

@@ -10,15 +10,12 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from support import tiny_layouts
-from support.places import BENCHMARKS, PROJECT
-from tpu_graphs_ext.errors import UserError
-
-sys.path.insert(0, str(BENCHMARKS))
-
 import speed_layout
 import tables
 import tuned_blocks
+from support import tiny_layouts
+from support.places import BENCHMARKS, PROJECT
+from tpu_graphs_ext.errors import UserError
 
 
 def test_processes_whose_memory_is_measured_have_no_pandas():

@@ -1,17 +1,13 @@
 """Pages have the numbers of the committed rows, and how rows become tables."""
 
 import re
-import sys
 
 import pandas
 import pytest
 
-from support.places import BENCHMARKS, PROJECT
-
-sys.path.insert(0, str(BENCHMARKS))
-
 import tables
 import traces
+from support.places import BENCHMARKS, PROJECT
 
 
 @pytest.fixture(scope='module')
