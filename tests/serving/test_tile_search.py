@@ -113,14 +113,14 @@ def test_tiles_that_count_elements_are_not_taken_for_a_tpus(source_kernel):
 def test_a_few_tiles_that_fit_are_a_tpus_though_elements_suit_them_better():
   """64 x 16 x 1 x 1 layout tiles, but 8 is the first size in elements."""
   source = source_kernel_of(elementwise([8, 64, 16, 128], [3, 0, 2, 1]))
-  bounds = [[8, 1, 1, 1]] + [[1 + row % 8, 1 + row // 8, 1, 1]
-                             for row in range(19)]
-  few, many = (measured(source, bounds[:count], [5] * count)
-               for count in (19, 20))
-  for timed in (few, many):
+  bounds = [[8 - row % 8, 1 + row // 8, 1, 1] for row in range(20)]
+  few, again, many = (measured(source, rows, [5] * len(rows))
+                      for rows in (bounds[:19], bounds[:1] * 25, bounds))
+  for timed in (few, again, many):
     assert what_tiles_count([timed.kernel])[0] == 'elements'
-  assert rank_kernel(ranker_of(source), few).default.tile.output_bounds == (
-      8, 1, 1, 1)
+  for timed in (few, again):
+    assert rank_kernel(ranker_of(source), timed).default.tile.output_bounds == (
+        8, 1, 1, 1)
   with pytest.raises(UserError, match='count elements, not layout'):
     rank_kernel(ranker_of(source), many)
 

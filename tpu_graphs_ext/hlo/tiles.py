@@ -36,8 +36,7 @@ def element_bytes(type_name: str) -> int:
 def listed_type(type_name: str) -> str:
   """The data set's type that stands for a type, both by XLA's name.
 
-  S8 for other types of a byte or less, which a TPU multiplies as it does S8; ''
-  for others that the data set lacks.
+  S8 for other types of a byte or less, '' for others that the data set lacks.
   """
   if type_name in schema.ELEMENT_TYPES:
     return type_name

@@ -215,9 +215,9 @@ def _count_elements(kernel: Kernel, listed: np.ndarray, loops: Loops) -> bool:
   v3, 11 have a default tile that, read as elements, suits one of their tensors
   better, and none have 20 tiles that do.
   """
-  return len(listed) > 0 and (
-      len(listed) >= _TILES_THAT_TELL or (listed > loops.whole).any()
-  ) and feature_stats.what_tiles_count([kernel])[0] == 'elements'
+  distinct = set(map(tuple, listed.tolist()))
+  return (len(distinct) >= _TILES_THAT_TELL or (listed > loops.whole).any()
+          ) and feature_stats.what_tiles_count([kernel])[0] == 'elements'
 
 
 def _scores(ranker: scoring.Ranker, kernel: Kernel, rows: np.ndarray,
