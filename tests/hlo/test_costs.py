@@ -38,7 +38,7 @@ def test_products_and_convolutions():
 
 
 @pytest.mark.parametrize('stride, base, window, padding', [*itertools.product(
-    (1, 2, 3), (1, 2, 4), (1, 3), (-1, 0, 5))])
+    (1, 2, 3), (1, 2, 4, 2**62), (1, 3), (-1, 0, 5))])
 def test_taps_beside_the_image_are_not_counted(stride, base, window, padding):
   """5 elements, 7 outputs, 4 taps."""
   module = product(1, 1, 1)

@@ -111,11 +111,11 @@ def test_notes_of_other_backends_are_dropped():
 
 
 def test_devices_of_a_module():
-  def devices(listed=None, of_module=None, opcode='all-reduce', **fields):
+  def devices(groups=None, of_module=None, opcode='all-reduce', **fields):
     module = protos.HloModuleProto(**of_module or {})
     node = add(module.computations.add(), 1, opcode, [64, 256], **fields)
     node.MergeFromString(protos.DeviceGroups(
-        collective_device_list=listed).SerializeToString())
+        **groups or {}).SerializeToString())
     program = programs.of_module(module)
     return program.replicas, program.partitions
 
@@ -129,15 +129,24 @@ def test_devices_of_a_module():
       {'source': 1, 'target': 2}]) == (1, 3)
   # As JAX writes groups since 0.4.34, and how XLA writes many.
   listed = {'replica_groups': [{'replica_ids': [0, 1]}]}
-  assert devices(listed) == (2, 1)
-  listed['iota_replica_group_list'] = {
-      'num_replica_groups': 4, 'num_devices_per_group': 2}
-  assert devices(listed) == (8, 1)
-  assert devices(listed, opcode='tanh') == (1, 1)
-  damaged = elementwise([64, 256], opcode='all-reduce')
-  damaged.computations[0].instructions[1].MergeFromString(b'\xba\x05\x01\xff')
-  with pytest.raises(UserError, match=r'a\.pb: the groups of devices of an o'):
-    programs.read('a.pb', damaged.SerializeToString())
+  assert devices({'collective_device_list': listed}) == (2, 1)
+  iota = {'num_replica_groups': 4, 'num_devices_per_group': 2}
+  listed['iota_replica_group_list'] = iota
+  assert devices({'collective_device_list': listed}) == (8, 1)
+  # As JAX 0.12 and its XLA write groups, partitioned or not.
+  for groups in ({'iota_collective_device_list': iota},
+                 {'mesh_axes_replica_group_list': {
+                     'mesh': {'axes': [{'size': 2}, {'size': 4}]}}}):
+    assert devices(groups) == (8, 1)
+    assert devices(groups, channel_id=1) == (1, 8)
+    assert devices(groups, opcode='tanh') == (1, 1)
+  sound = elementwise([64, 256], opcode='all-reduce')
+  sound.computations[0].instructions[1].custom_call_target = 'x'
+  damaged = sound.SerializeToString().replace(  # Field 28, field 87.
+      b'\xe2\x01\x01x', b'\xba\x05\x01\xff')
+  with pytest.raises(UserError, match=(  # TensorFlow 2.21 knows the field.
+      r'a\.pb: (the groups of devices of an o|its \d+ bytes are not a whole)')):
+    programs.read('a.pb', damaged)
   options = protos.CompileOptions.FromString(
       tpu_compiler.compile_options(2, 4)).executable_build_options
   assert list(options.allow_spmd_sharding_propagation_to_output) == [True]

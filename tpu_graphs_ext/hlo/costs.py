@@ -222,8 +222,9 @@ def _pairs(window, size: int, outputs: int) -> int:
     raise UserError(f'a window has {window.size:,} taps; at most '
                     f'{_MOST_TAPS:,} are counted')
   stride, base = max(1, window.stride), max(1, window.base_dilation)
-  at = (np.arange(window.size) * max(1, window.window_dilation)
-        - window.padding_low)  # Of output 0.
+  # Of output 0; in Python's integers, for a damaged file's may be of any size.
+  at = (np.arange(window.size).astype(object) * max(1, window.window_dilation)
+        - window.padding_low)
   first = np.maximum(0, -(at // stride))
   last = np.minimum(outputs - 1, ((size - 1) * base - at) // stride)
   # Of the outputs in a row every `period`th one, from `start` on, has a tap.

@@ -136,16 +136,19 @@ def _devices(module) -> tuple[int, int]:
 
 
 def _grouped(node) -> list[int]:
-  """The devices among which a collective operation works."""
-  groups = list(node.replica_groups)
+  """The devices among which a collective operation works, or the last one."""
+  groups, counts = list(node.replica_groups), []
   if re.search('all-|reduce-scatter|collective', node.opcode):
-    listed = protos.DeviceGroups.FromString(
-        node.SerializeToString()).collective_device_list
+    fields = protos.DeviceGroups.FromString(node.SerializeToString())
+    listed = fields.collective_device_list
     groups += listed.replica_groups
-    iota = listed.iota_replica_group_list
-    if iota.num_replica_groups:
-      return [iota.num_replica_groups * iota.num_devices_per_group - 1]
-  return [number for group in groups for number in group.replica_ids]
+    counts = [math.prod(
+        axis.size for axis in fields.mesh_axes_replica_group_list.mesh.axes), *(
+            iota.num_replica_groups * iota.num_devices_per_group for iota in (
+                listed.iota_replica_group_list,
+                fields.iota_collective_device_list))]
+  return [*(number for group in groups for number in group.replica_ids),
+          *(count - 1 for count in counts)]
 
 
 def _by_jaxlib(name: str, kind: str, content: bytes, jax_python: str) -> bytes:

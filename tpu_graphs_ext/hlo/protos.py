@@ -98,7 +98,12 @@ _MESSAGES = {
         2 int64 num_devices_per_group''',
     'CollectiveDevices': '''1 .xla.ReplicaGroup* replica_groups
         2 IotaGroups iota_replica_group_list''',
-    'DeviceGroups': '87 CollectiveDevices collective_device_list',
+    'MeshAxis': '2 int64 size',
+    'Mesh': '1 MeshAxis* axes',
+    'MeshGroups': '1 Mesh mesh',
+    'DeviceGroups': '''87 CollectiveDevices collective_device_list
+        92 IotaGroups iota_collective_device_list
+        93 MeshGroups mesh_axes_replica_group_list''',
 }
 
 
