@@ -114,10 +114,11 @@ def test_a_compiled_program_with_most_time_first():
       compiled(small, (8, 2), 50, op_name='jit(f)/tanh'),
       compiled(large, (4, 4), 300)._replace(in_open_loop=True),
       compiled(small, (8, 2), 50, runs=11), compiled(elementwise([])),
-      compiled(elementwise([8, 128])), passed_over={'sort': 1}, counts=(1, 2))
+      compiled(elementwise([])), compiled(elementwise([8, 128])),
+      passed_over={'sort': 1}, counts=(1, 2))
   assert source.notes == [
       'passed over, because they have no tiles, so in no share of time: 1 '
-      'sort, 1 scalar operation',
+      'sort, 2 scalar operations',
       'in no share of time, because the compiler estimates none: '
       'elementwise (4)', 'conditionals: 2; all branches count',
       'loops with an unknown number of trips: 1; their kernels, marked '

@@ -112,7 +112,7 @@ def test_a_long_legend_leaves_room_for_the_curves():
   measure, values = next(iter(compared.values.items()))
   looks = compare.looks_of([f'Model{number}' for number in range(14)], TILE)
   with warnings.catch_warnings():
-    warnings.simplefilter('error')
+    warnings.simplefilter('error', UserWarning)
     compare.distribution(values, measure, looks)
 
 

@@ -238,8 +238,9 @@ def _from_compiled(name: str, program: tpu_compiler.CompiledProgram,
                       'matrix product, rank its blocks: --blocks usual with a '
                       'plain function of that product')
     notes.append(written)
-  left_out = {**program.passed_over,
-              'scalar operation': len(program.kernels) - len(kernels)}
+  scalars = len(program.kernels) - len(kernels)
+  left_out = {**program.passed_over, (
+      'scalar operation' if scalars == 1 else 'scalar operations'): scalars}
   counts = [f'{count} {of}' for of, count in left_out.items() if count]
   if counts:
     notes.append('passed over, because they have no tiles, so in no share of '
