@@ -76,6 +76,9 @@ def test_what_runs_on_another_core_is_named():
   start.metadata.op_name, done.opcode = 'jit(f)/gather', 'async-done'
   assert tpu_compiler.kernels_of(module).passed_over == {
       'gather on the SparseCore': 1}
+  start.metadata.op_name, start.name = 'params[0]', 'format-call.1.call-start'
+  assert tpu_compiler.kernels_of(module).passed_over == {
+      'format-call on the SparseCore': 1}
   start.metadata.op_name, start.async_execution_thread = '', 'main'
   assert tpu_compiler.kernels_of(module).passed_over == {'async-start': 1}
 

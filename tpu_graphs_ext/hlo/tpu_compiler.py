@@ -213,8 +213,10 @@ def _split(module) -> CompiledProgram:
       transfer = next((opcode for opcode in [node.opcode, *inside]
                        if opcode.startswith(_TRANSFERS)), '')
       if node.async_execution_thread == 'sparsecore':
-        transfer = (node.metadata.op_name or node.name).rpartition('/')[2] + (
-            ' on the SparseCore')
+        # An argument's change of layout has the argument's name, without '/'.
+        _, is_operation, name = node.metadata.op_name.rpartition('/')
+        transfer = (name if is_operation else node.name.split('.')[0]
+                    ) + ' on the SparseCore'
       if transfer or node.opcode in _WITHOUT_TILES:
         passed_over[transfer or node.opcode] += 1
       elif node.opcode not in _FREE | loops.CONTROL:
