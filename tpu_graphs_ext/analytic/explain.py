@@ -173,7 +173,8 @@ class Explainer:
           least_bytes=int(counted['moved_bytes'][0]),
           padding=round(counts['padding'], 4),
           rounding=round(counts['rounding'], 4),
-          terms=_terms(counts, self._constants)))
+          terms=Terms(*map(float, dataclasses.astuple(
+              _terms(counts, self._constants))))))
     return explanations
 
 
