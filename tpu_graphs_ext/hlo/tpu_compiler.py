@@ -97,9 +97,11 @@ def _advice(message: str, program: programs.Program, tpu: str) -> str:
     larger = f'generations with more memory per device: {", ".join(more)}; '
     return (f'; a device of {tpu} has {memory} GiB. {larger if more else ""}'
             'or shard the program, or make it smaller')
-  if re.search(r'Unbounded dynamism|tensor<(\d+x)*\?|count_overflow', message):
+  if re.search(r'Unbounded dynamism|tensor<(\d+x)*\?|count_overflow|'
+               r'stablehlo\.(real_)?dynamic_(?!slice|update)|shape_assertion',
+               message):
     return ('; a TPU compiles for whole sizes: export the program with a '
-            'number in place of each ?, such as the batch')
+            'number in place of each ? or symbol, such as the batch')
   if PALLAS_TARGET.encode() in program.content:
     return ('; it has Pallas kernels, which may need the libtpu of the JAX '
             'that lowers them: name that one in '
