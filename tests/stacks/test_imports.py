@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from support import fake_tensorflow
+from support.places import PYTHONPATH
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.stacks import imports
 
@@ -63,3 +68,23 @@ def test_input_layers_are_saved_as_keras_2_15_reads_them():
   assert set(config) == {'batch_input_shape', 'dtype', 'sparse', 'ragged',
                          'name'}
   assert tf.keras.layers.InputLayer.from_config(config).get_config() == config
+
+
+def test_only_what_others_write_is_shown_while_tensorflow_loads():
+  code = """if True:
+    import os, sys
+    from tpu_graphs_ext.stacks import imports
+    imports.quieten()
+    def log():  # As a library does, beside a message of Python's.
+      print('ours', file=sys.stderr)
+      os.write(2, b'log')
+    imports._silently(log)()
+    os.write(2, b'theirs')
+    import tensorflow
+  """
+  variables = {name: value for name, value in os.environ.items()
+               if name != 'TF_CPP_MIN_LOG_LEVEL'}
+  done = subprocess.run(
+      [sys.executable, '-c', code], check=True, capture_output=True,
+      env={**variables, 'PYTHONPATH': PYTHONPATH})
+  assert done.stderr == b'ours\ntheirs'

@@ -25,6 +25,7 @@ import tpu_graphs_ext
 from tpu_graphs_ext.cli import assignment, flags, rank, verbs  # noqa: F401
 from tpu_graphs_ext.errors import UserError, printable
 from tpu_graphs_ext.files import read_json
+from tpu_graphs_ext.stacks import imports
 from tpu_graphs_ext.tasks import TASKS, TILE, ShippedTask
 
 # The order of --help; the imports above add the verbs.
@@ -210,10 +211,8 @@ def _end_at_once(code: int) -> NoReturn:
 
 def _run(argv: Sequence[str]) -> int:
   args = parse(argv)
+  imports.quieten()
   _set_up_logging(args.quiet, args.verbose)
-  # Its C++ start-up messages, even without a GPU, are at level 'error'; what
-  # matters is raised as an exception. Read when TensorFlow is imported.
-  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
   try:
     with _progress(args.quiet):
       code = flags.VERBS[args.verb].run(args)

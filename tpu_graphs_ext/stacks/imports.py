@@ -5,13 +5,15 @@ TensorFlow 2.15 is left as it is. From 2.16 on
     is 1 before TensorFlow is imported; then it is Keras 2, from tf_keras;
   * `tensorflow_ranking` imports `tensorflow.estimator`, which is gone, in
     modules that nobody uses here; a stub has what the import needs;
-  * saved models have a field that Keras 2.15 cannot read; it is left out.
+  * saved models have a field that Keras 2.15 cannot read; it is left out;
+  * two libraries log while they load, whatever TF_CPP_MIN_LOG_LEVEL says.
 
 `install` adds a finder that does each when its module is imported.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import warnings
@@ -29,17 +31,20 @@ class _Finder:
   """Changes how the three modules in `_LOADING` are loaded."""
 
   def find_spec(self, name, path=None, target=None):
-    load = _LOADING.get(name)
-    if load is None or not _is_current():
+    load, is_silent = _LOADING.get(name), name in _silent
+    if not (load or is_silent) or not _is_current():
       return None
     specs = (other.find_spec(name, path, target)
              for other in sys.meta_path if other is not self)
     spec = next(filter(None, specs), None)
     if spec is None:
       return None
-    execute = spec.loader.exec_module
     # A loader is made anew for each spec, so this changes no other module.
-    spec.loader.exec_module = lambda module: load(execute, module)
+    if is_silent:
+      spec.loader.create_module = _silently(spec.loader.create_module)
+    else:
+      execute = spec.loader.exec_module
+      spec.loader.exec_module = lambda module: load(execute, module)
     return spec
 
 
@@ -54,6 +59,40 @@ def install() -> None:
   if 'tensorflow' in sys.modules and _is_current():
     # Not too late as long as nobody has used tf.keras.
     os.environ.setdefault(KERAS_VARIABLE, '1')
+
+
+_silent: set[str] = set()  # Modules whose libraries may not log; `quieten`.
+
+
+def quieten() -> None:
+  """Hides what TensorFlow's C++ code logs, from now on.
+
+  All that matters is raised. Of a process whose stderr is ours: Python gets a
+  copy, which stays open while the libraries that always log are loaded.
+  """
+  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+  # Python has no stderr, or one in memory.
+  with contextlib.suppress(AttributeError, OSError):
+    if sys.stderr.fileno() == 2:
+      sys.stderr = os.fdopen(os.dup(2), 'w', 1, sys.stderr.encoding,
+                             sys.stderr.errors)
+      _silent.update(f'tensorflow.python.{name}' for name in (
+          'platform._pywrap_cpu_feature_guard',
+          'profiler.internal._pywrap_profiler_plugin'))
+
+
+def _silently(function):
+  def call(*arguments):
+    kept = os.dup(2)
+    with open(os.devnull, 'wb') as nowhere:
+      os.dup2(nowhere.fileno(), 2)
+    try:
+      return function(*arguments)
+    finally:
+      os.dup2(kept, 2)
+      os.close(kept)
+
+  return call
 
 
 def _is_current() -> bool:

@@ -28,6 +28,7 @@ from tqdm import tqdm
 from tpu_graphs_ext import children
 from tpu_graphs_ext.engine import threads
 from tpu_graphs_ext.errors import UserError, how_to_install, reason_of
+from tpu_graphs_ext.stacks import imports
 
 # Attempts at an item whose process dies. A cluster has its own number:
 # distributed.scheduler.allowed-failures, by default 3 more attempts.
@@ -174,6 +175,7 @@ def _work(handle: int, workers: int) -> None:
   signal.signal(signal.SIGINT, signal.SIG_IGN)
   # As in a new program; whoever started this one may ignore it.
   signal.signal(signal.SIGTERM, signal.SIG_DFL)
+  imports.quieten()
   # tqdm's own lock starts a process of multiprocessing's on some systems.
   tqdm.set_lock(threading.RLock())
   threads.divide(workers)
