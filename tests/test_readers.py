@@ -141,8 +141,9 @@ OPENS = {
     'files.py held_folder', 'hlo/protos.py _define',
     'hlo/subprocesses.py _run', 'hlo/tuning.py write_results',
     'sample/kernels.py unpacked',
-    'serving/block_kernels.py checked', 'stacks/versions.py _stack',
-    'sweep/pool.py called', 'sweep/rank_many.py _journal'}
+    'serving/block_kernels.py checked', 'stacks/imports.py _silently',
+    'stacks/versions.py _stack', 'sweep/pool.py called',
+    'sweep/rank_many.py _journal'}
 _READING = {'open_ordinary', 'read_file', 'read_json', 'sha256', 'opened',
             'read_arrays', 'array_names', 'shape_of', 'blocks'}
 _OPENING = {('', 'open'), ('os', 'open'), ('gzip', 'open'), ('lzma', 'open'),

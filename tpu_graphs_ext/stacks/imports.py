@@ -83,9 +83,9 @@ def quieten() -> None:
 
 def _silently(function):
   def call(*arguments):
-    kept = os.dup(2)
-    with open(os.devnull, 'wb') as nowhere:
-      os.dup2(nowhere.fileno(), 2)
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    os.close(nowhere)
     try:
       return function(*arguments)
     finally:
