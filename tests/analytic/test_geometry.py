@@ -6,7 +6,7 @@ import pytest
 from support import tiny_hlo
 from support.feature_tiles import kernel_of_module, kernel_of_nodes, loops_of
 from support.tiny_hlo import add, convolution, elementwise, pooling, product
-from tpu_graphs_ext.analytic import geometry
+from tpu_graphs_ext.analytic import candidates, geometry
 from tpu_graphs_ext.analytic.machines import MACHINES
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.hlo import protos
@@ -122,6 +122,46 @@ def test_windows_that_are_reduced_have_bounds():
   # A running sum over the lanes.
   loops = loops_of(pooling([33, 16, 500], [1, 1, 999]))
   assert loops.largest() == ((33, 2, 4), (1, 1, 1))
+
+
+@pytest.mark.parametrize('window, output, kernel', [
+    (1023, [64, 2], [1, 4]), (1022, [64, 2], [8, 4])])
+def test_windows_over_a_whole_product_leave_the_filter_one_bound(
+    window, output, kernel):
+  """f32 [256, 64] x [64, 512], columns in rows of 8, and their softmax."""
+  module = product(256, 64, 512, [0, 1])
+  entry = module.computations[0]
+  add(entry, 13, 'reduce-window', [256, 512], [0, 1], [12, 12],
+      window={'dimensions': [{'size': size} for size in (1, window)]})
+  add(entry, 14, 'subtract', [256, 512], [0, 1], [12, 13])
+  entry.root_id = 14
+  loops = loops_of(module)
+  choices = candidates.choices_of(loops)
+  assert loops.product == (256, 512, 64)
+  if window == 1023:  # Else it does not see all from each place.
+    assert choices == [[64], [2, 1], [1]]
+  tiles = np.array([[bounds[0] for bounds in choices]])
+  assert loops.output_bounds(tiles).tolist() == [output]
+  assert loops.kernel_bounds(tiles).tolist() == [kernel]
+  assert loops.tiles([output], np.array([kernel])).tolist() == tiles.tolist()
+
+
+def test_a_reduction_of_a_reshaped_product_is_paired_by_sizes():
+  """f32 [4, 256, 16]; read as [4, 16, 256] and summed to [16]."""
+  module = tiny_hlo.matmul(
+      (4, 256, 32), (4, 32, 16), (4, 256, 16), ['F32'] * 3,
+      lhs_batch_dimensions=[0], rhs_batch_dimensions=[0],
+      lhs_contracting_dimensions=[2], rhs_contracting_dimensions=[1])
+  entry = module.computations[0]
+  add(entry, 13, 'bitcast', [4, 16, 256], operands=[12])
+  add(entry, 14, 'reduce', [16], operands=[13, 13], dimensions=[0, 2])
+  add(entry, 15, 'tuple', [], operands=[12, 14])
+  entry.root_id = 15
+  streams = loops_of(module).nest.streams
+  result, = np.flatnonzero(streams.size.prod(1) == 16)
+  assert np.flatnonzero(streams.follows[result]).tolist() == [2]
+  assert streams.per_element[result, 0, 2] == 1 / 1024  # Rank 1.
+  assert streams.surplus[result, 0] < 0.001  # It is not read at once.
 
 
 def test_of_several_products_the_last_is_tiled():

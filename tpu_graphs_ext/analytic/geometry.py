@@ -59,9 +59,10 @@ class Loops:
   """
 
   def __init__(self, nest: Any, machine: Machine = MACHINES[DEFAULT_TPU]):
-    self.nest = nest._replace(hardware=nest.hardware._replace(
-        matrix_side=np.float32(machine.matrix_unit),
-        cores=np.float32(machine.cores)))
+    self.nest = nest = nest._replace(
+        streams=_paired_by_size(nest), hardware=nest.hardware._replace(
+            matrix_side=np.float32(machine.matrix_unit),
+            cores=np.float32(machine.cores)))
     self.machine = machine
     self.axes = np.flatnonzero(nest.is_loop[0])
     self.rank = int((self.axes < _DIMS).sum())
@@ -85,6 +86,20 @@ class Loops:
     self.kernel_axes = [
         (int(axis), int(unit)) for axis, unit in zip(
             nest.kernel_axis[0], kernel_unit) if axis >= 0]
+
+  def cut_beside_windows(self, windows: np.ndarray) -> None:
+    """Takes int [rank] windows over a product's result, as of a softmax.
+
+    Where these are, a tile is whole. The compiler then gives all other
+    dimensions of the filter a bound of 1, whatever the result's are.
+    """
+    self.windows = windows
+    self.written[self.rank:] = self.unit[self.rank:]
+    whole, free = self.axes[:self.rank][windows > 1], sorted(
+        {*range(_DIMS, 2 * _DIMS)} - {*self.axes.tolist()})
+    self.kernel_axes = [
+        (axis if axis >= _DIMS or axis in whole else free[0], unit)
+        for axis, unit in self.kernel_axes]
 
   def note(self, tensors: Sequence[Stored]) -> None:
     """Takes what features do not tell, of a compiled kernel's tensors."""
@@ -211,17 +226,53 @@ def loops_of(kernels: Sequence[Kernel],
   every = _apart(tf.nest.map_structure(np.asarray, nests), machine)
   for loops, kernel in zip(every, kernels):
     if loops.is_pooling:
-      loops.windows = _windows(kernel, loops.rank)
+      loops.windows = _windows(kernel, loops.rank)[-1][1]
+    elif loops.is_product:
+      for sizes, windows in _windows(kernel, loops.rank):
+        if (sizes == loops.size[:loops.rank]).all() and (
+            (windows < 2) | (windows > 2 * sizes - 2)).all():
+          loops.cut_beside_windows(windows)
+          break
   return every
 
 
-def _windows(kernel: Kernel, rank: int) -> np.ndarray:
-  """int64 [rank], of the last node that reduces windows."""
-  node = _widened(kernel.node_feat, _WIDTH)[
-      kernel.node_opcode == schema.OPCODES['reduce-window']][-1].astype(int)
-  sizes, order = (node[schema.NODE_GROUPS[name]] for name in (
-      'window_size', 'layout_minor_to_major'))
-  return sizes[physical_dims(order[:rank], rank)]
+def _paired_by_size(nest: Any) -> Any:
+  """A kernel's streams, where a reduction of a reshaped product follows loops.
+
+  The dimensions that it lists are not the tiled tensor's, by which models.py
+  pairs them: its sizes are then not those of their loops.
+  """
+  streams, size = nest.streams, nest.size[0][:_DIMS]
+  per_element, surplus, follows = (table.copy() for table in (
+      streams.per_element, streams.surplus, streams.follows))
+  for number in np.flatnonzero(streams.kind == OUTPUT):
+    own, unit = streams.size[number], streams.unit[number]
+    pairs = per_element[number] * unit[:, np.newaxis]
+    if (pairs[pairs > 0] == 1).all() or (own > 1).sum() >= (size > 1).sum():
+      continue
+    axis, paired = _DIMS, np.zeros_like(pairs)
+    for dim in np.flatnonzero(own > 1)[::-1]:
+      alike = np.flatnonzero(size[:axis] == own[dim])
+      if len(alike):
+        axis = alike[-1]
+        paired[dim, axis] = 1
+    per_element[number] = paired / unit[:, np.newaxis]
+    surplus[number] = 1e-4 - np.where(paired.any(1), 0, own / unit)
+    follows[number] = paired.any(0)
+  return streams._replace(
+      per_element=per_element, surplus=surplus, follows=follows)
+
+
+def _windows(kernel: Kernel, rank: int) -> list[tuple[np.ndarray, np.ndarray]]:
+  """(sizes, windows) of nodes that reduce windows, physical, int64 [rank]."""
+  windows = []
+  for node in _widened(kernel.node_feat, _WIDTH)[
+      kernel.node_opcode == schema.OPCODES['reduce-window']].astype(int):
+    size, window, order = (node[schema.NODE_GROUPS[name]] for name in (
+        'shape_dimensions', 'window_size', 'layout_minor_to_major'))
+    places = physical_dims(order[:rank], rank)
+    windows.append((size[places], window[places]))
+  return windows
 
 
 def _widened(table: np.ndarray, width: int) -> np.ndarray:
