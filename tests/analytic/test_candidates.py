@@ -128,19 +128,19 @@ def test_a_tensors_sizes_of_one_do_not_matter():
 @pytest.mark.parametrize('element_type, bits, size', [
     ('F8E4M3FN', 0, 1), ('S4', 4, 0.5)])
 def test_products_of_types_that_features_do_not_have(element_type, bits, size):
-  """[64, 512] x [512, 384]."""
-  module = product(64, 512, 384, element_type=element_type)
+  """[64, 512] x [512, 256]."""
+  module = product(64, 512, 256, element_type=element_type)
   for node in module.computations[0].instructions:
     node.shape.layout.element_size_in_bits = bits
   loops = loops_of(in_tall_tiles(module, {'parameter.10'}, 32),
                    MACHINES['v7x'])
   assert loops.element_bytes.tolist() == [size] * 3
   assert candidates.choices_of(loops)[0] == [8, 4]
-  # Two blocks, and three quarters of one for the matrix unit: 8 x 4 and 64 x 3
+  # One block, and a quarter of one for the matrix unit: 8 x 4 and 64 x 2
   # layout tiles; the result, in one step.
   held, _ = candidates.memory(loops)
   whole = loops.whole[np.newaxis]
-  needed = 1024 * (size * (1.75 * (8 * 4 + 64 * 3) + 8 * 3) + 4 * 8 * 3)
+  needed = 1024 * (size * (1.25 * (8 * 4 + 64 * 2) + 8 * 2) + 4 * 8 * 2)
   assert held.counts(whole)['footprint_bytes'] == needed
   shown, = explain.Explainer(loops).explain(whole)
   assert shown.footprint_bytes == needed != loops.counts(
@@ -329,17 +329,58 @@ def test_what_a_product_holds():
   _, right, result = module.computations[0].instructions
   blocks, copies = 2 * 4 * (2 + 16 + 2), 2 * (2 + 16)
   assert needs(module, tile) == blocks + copies
-  # The compiler knows how much it has; of features alone, it is a guess.
-  assert needs(module, tile, most=True)[1] == 1.1 * 32 * 2 ** 20
+  assert needs(module, tile, most=True)[1] == 31.5 * 2 ** 20
   right.shape.layout.memory_space = 1
   assert needs(module, tile) == blocks + copies - 2 * 4 * 16
   result.shape.layout.memory_space = 1  # Results have blocks all the same.
   assert needs(module, tile) == blocks + copies - 2 * 4 * 16
   # A v3 copies in float32, and what is on its chip was not looked at.
   assert needs(module, tile, 'v3') == blocks + 4 * (2 + 16)
-  # bfloat16: 2 KiB, a part of them in another order, and sums in float32.
+  # bfloat16: 2 KiB, operands in another order, and sums in float32.
   assert needs(product(64, 256, 512, element_type='BF16'), tile) == (
-      2 * 2 * (2 + 16 + 2) + 1.5 * (2 + 16) + 4 * 2)
+      2 * 2 * (2 + 16 + 2) + 2 * (2 + 16) + 4 * 2)
+
+
+@pytest.mark.parametrize('tpu, element_type, space, tile, mebibytes', [
+    ('v6e', 'BF16', 1, ([128, 11], [256, 11]), 31.5),
+    ('v6e', 'F32', 0, ([80, 8], [208, 8]), 31.41),
+    ('v5e', 'BF16', 1, ([176, 6], [128, 6]), 15.5),
+    ('v5e', 'F32', 0, ([128, 8], [48, 8]), 15.5),
+    ('v7x', 'BF16', 0, ([96, 6], [512, 6]), 31.5),
+    ('v7x', 'F32', 0, ([96, 6], [256, 6]), 31.5)])
+def test_a_plain_product_needs_what_the_compiler_says(
+    tpu, element_type, space, tile, mebibytes):
+  """[4096, 8192] x [8192, 4096]; by the log of libtpu 0.0.50.1."""
+  module = product(4096, 8192, 4096, element_type=element_type)
+  module.computations[0].instructions[0].shape.layout.memory_space = space
+  assert needs(module, tile, tpu) / 1024 == pytest.approx(mebibytes, abs=0.01)
+
+
+def test_operands_that_are_turned_or_computed():
+  """As above; a filter [512, 256] has its summands in lanes."""
+  tile = [2, 1], [1, 2]
+  for element_type, size in ('F32', 4), ('BF16', 2):
+    module = product(64, 256, 512, element_type=element_type)
+    _, right, root = module.computations[0].instructions
+    right.shape.dimensions[:] = [512, 256]
+    numbers = root.convolution_dimension_numbers
+    numbers.kernel_input_feature_dimension = 1
+    numbers.kernel_output_feature_dimension = 0
+    # The image's 2 x 2 layout tiles, the filter's 16 x 2, each copied twice,
+    # the result's 2, of which there is one block more in float32.
+    blocks = size * (2 * 2 * 2 + 2 * 16 * 2 + 2 * 2)
+    assert needs(module, tile) == (
+        blocks + 2 * (4 + 2 * 32) + 4 * 2 * (size == 2))
+  # Where an operand is computed, the estimate is low for some.
+  module = product(64, 256, 512, element_type='BF16')
+  assert needs(module, ([2, 1], [16, 1]), 'v7x', most=True)[1] == 31.5 * 2 ** 20
+  entry = module.computations[0]
+  add(entry, 13, 'parameter', [256, 512], element_type='BF16',
+      parameter_number=2)
+  add(entry, 14, 'add', [256, 512], operands=[11, 13], element_type='BF16')
+  entry.instructions[2].operand_ids[1] = 14
+  assert needs(module, ([2, 1], [16, 1]), 'v7x', most=True)[1] == (
+      0.95 * 32 * 2 ** 20)
 
 
 def test_few_summands_in_rows_are_16_for_the_matrix_unit():
@@ -368,7 +409,7 @@ def test_times_of_a_large_product_are_those_of_its_blocks(tpu):
   block_ns = blocks.times_ns(plain, blocks.usual_blocks(
       plain, machine, machine.vmem_limit_bytes), machine).min()
   peak_ns = 2 * 4096 * 8192 * 4096 / machine.flops_per_ns
-  assert peak_ns < tile_ns < 1.4 * peak_ns
+  assert peak_ns < tile_ns < 1.6 * peak_ns
   assert 0.7 < tile_ns / block_ns < 1.3
 
 

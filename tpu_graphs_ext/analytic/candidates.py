@@ -22,8 +22,10 @@ from tpu_graphs_ext.hlo import tiles
 MOST_COMBINATIONS = 2**22  # Of bounds to try; of more, an even sample.
 _AT_ONCE = 2**15  # Combinations in memory.
 # Of blocks, in `vmem_limit_bytes`: of products and poolings of which it is
-# known what is on the chip; `Machine.fills` has those of others.
-_FILLS = 1.1, 1.0
+# known what is on the chip; `Machine.fills` has those of others. The estimate
+# is low for products that compute their operands, and the largest rank first.
+_FILLS = 0.95, 1.0
+_KEPT = 2**19  # Bytes that the compiler leaves, where the estimate is exact.
 
 
 class Candidates(NamedTuple):
@@ -65,9 +67,9 @@ def memory(loops: Loops) -> tuple[Loops, float]:
   """(loops whose `footprint_bytes` are what their tiles need, the most bytes).
 
   If a compiled kernel says which operands are on the chip, those need no
-  blocks. The matrix unit reads copies in bfloat16 or in another order; sums
-  have room in a whole result of 4 bytes, or need it. Windows are reduced in a
-  copy of what they read, in float32.
+  blocks. The matrix unit reads copies in bfloat16, made from others if it has
+  to turn them; sums have room in a whole result of 4 bytes, or need it. Windows
+  are reduced in a copy of what they read, in float32.
   """
   nest, machine, streams = loops.nest, loops.machine, loops.nest.streams
   kind = 0 if loops.is_product else 1 if loops.is_pooling else 2
@@ -88,11 +90,22 @@ def memory(loops: Loops) -> tuple[Loops, float]:
     sum_bytes = 4.0 * (not has_room.any())
     if loops.is_product:
       # Summands in 2 or 4 rows get the 16 of bfloat16.
-      summed = np.split(_elements(loops) * nest.features[0], 2, axis=2)[1]
-      rows = np.where(summed.any(2) & (streams.size > 1), streams.unit, 8)
+      is_summed = np.split(
+          _elements(loops) * nest.features[0], 2, axis=2)[1].any(2)
+      rows = np.where(is_summed & (streams.size > 1), streams.unit, 8)
       rows = np.where(rows > 1, rows, 8).min(1, keepdims=True)
+      # An image has them in lanes, a filter does not; else it is transposed.
+      in_lanes = (is_summed & (streams.unit >= tiles.LANES)).any(
+          1, keepdims=True)
+      is_filter = streams.kind[:, np.newaxis] == 1
+      is_turned = (in_lanes == is_filter) & (is_filter | (size > 2))
+      is_plain, copy = _is_read_as_is(loops), np.minimum(2 / size, 1)
+      if is_plain[streams.copies > 0].all():
+        most_bytes = machine.vmem_limit_bytes - _KEPT
+      if machine.accumulates:
+        copy = np.where(is_plain, 0.25, copy)
       copies = (streams.copies > 0) * np.where(
-          rows < 8, 32 / rows / size, np.where(size > 2, 2 / size, 0.75))
+          rows < 8, 32 / rows / size, (1 + is_turned) * copy)
     # Of what no loop changes there is one block; then there is none.
     copies, follows = copies - on_chip, np.where(on_chip, 0, follows)
   streams = streams._replace(
@@ -101,6 +114,18 @@ def memory(loops: Loops) -> tuple[Loops, float]:
   return Loops(nest._replace(
       streams=streams, sum_bytes=np.float32([sum_bytes])),
                dataclasses.replace(machine, copies=True)), most_bytes
+
+
+def _is_read_as_is(loops: Loops) -> np.ndarray:
+  """bool [streams, 1]: a product's operands that nothing is computed of first,
+  as far as streams tell: no other tensor is read for them, nor one converted.
+  """
+  kind, size = loops.nest.streams.kind, loops.element_bytes
+  is_tensor = loops.nest.streams.size.prod(1) > 1
+  sides = [is_tensor & (kind == side) for side in range(geometry.INPUT)]
+  is_plain = (size < 4) | all((size[side] == 4).all() for side in sides)
+  is_alone = sum(side * (side.sum() == 1) for side in sides) > 0
+  return (is_alone & is_plain)[:, np.newaxis]
 
 
 def _numbers(total: int) -> Iterator[np.ndarray]:
