@@ -356,6 +356,21 @@ def test_a_plain_product_needs_what_the_compiler_says(
   assert needs(module, tile, tpu) / 1024 == pytest.approx(mebibytes, abs=0.01)
 
 
+@pytest.mark.parametrize('side, element_type, bits, tile, mebibytes', [
+    (1, 'S8', 0, ([256, 5], [352, 5]), 31.31),
+    (1, 'S4', 4, ([171, 16], [80, 16]), 29.3),
+    (0, 'S8', 0, ([128, 8], [128, 8]), 14.0)])
+def test_bytes_are_multiplied_as_bfloat16(
+    side, element_type, bits, tile, mebibytes):
+  """bf16 [4096, 8192] x [8192, 4096] but for one operand, the other on chip."""
+  module = product(4096, 8192, 4096, element_type='BF16')
+  operands = module.computations[0].instructions[:2]
+  operands[1 - side].shape.layout.memory_space = 1
+  operands[side].shape.element_type = protos.PrimitiveType.Value(element_type)
+  operands[side].shape.layout.element_size_in_bits = bits
+  assert needs(module, tile) / 1024 == pytest.approx(mebibytes, abs=0.02)
+
+
 def test_operands_that_are_turned_or_computed():
   """As above; a filter [512, 256] has its summands in lanes."""
   tile = [2, 1], [1, 2]

@@ -104,6 +104,8 @@ def memory(loops: Loops) -> tuple[Loops, float]:
         most_bytes = machine.vmem_limit_bytes - _KEPT
       if machine.accumulates:
         copy = np.where(is_plain, 0.25, copy)
+      # Bytes that are multiplied as bfloat16, by a filter copied once more.
+      copy = np.where(is_plain | (size > 1), copy, (1 + is_filter) * 2 / size)
       copies = (streams.copies > 0) * np.where(
           rows < 8, 32 / rows / size, (1 + is_turned) * copy)
     # Of what no loop changes there is one block; then there is none.
@@ -120,12 +122,12 @@ def _is_read_as_is(loops: Loops) -> np.ndarray:
   """bool [streams, 1]: a product's operands that nothing is computed of first,
   as far as streams tell: no other tensor is read for them, nor one converted.
   """
-  kind, size = loops.nest.streams.kind, loops.element_bytes
-  is_tensor = loops.nest.streams.size.prod(1) > 1
-  sides = [is_tensor & (kind == side) for side in range(geometry.INPUT)]
-  is_plain = (size < 4) | all((size[side] == 4).all() for side in sides)
-  is_alone = sum(side * (side.sum() == 1) for side in sides) > 0
-  return (is_alone & is_plain)[:, np.newaxis]
+  streams, size = loops.nest.streams, loops.element_bytes
+  of_operands = (streams.size.prod(1) > 1) & (streams.kind < geometry.INPUT)
+  is_alone = sum(side * (side.sum() == 1) for side in (
+      of_operands & (streams.kind == kind) for kind in range(geometry.INPUT)))
+  is_plain = (size == 2) | (len(set(size[of_operands].tolist())) == 1)
+  return (is_alone * is_plain > 0)[:, np.newaxis]
 
 
 def _numbers(total: int) -> Iterator[np.ndarray]:
