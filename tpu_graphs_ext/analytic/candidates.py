@@ -67,9 +67,8 @@ def memory(loops: Loops) -> tuple[Loops, float]:
   """(loops whose `footprint_bytes` are what their tiles need, the most bytes).
 
   If a compiled kernel says which operands are on the chip, those need no
-  blocks. The matrix unit reads copies in bfloat16, made from others if it has
-  to turn them; sums have room in a whole result of 4 bytes, or need it. Windows
-  are reduced in a copy of what they read, in float32.
+  blocks. Sums have room in a whole result of 4 bytes, or need it. Windows are
+  reduced in a copy of what they read, in float32.
   """
   nest, machine, streams = loops.nest, loops.machine, loops.nest.streams
   kind = 0 if loops.is_product else 1 if loops.is_pooling else 2
@@ -89,25 +88,9 @@ def memory(loops: Loops) -> tuple[Loops, float]:
         > loops.size[:loops.rank].prod())
     sum_bytes = 4.0 * (not has_room.any())
     if loops.is_product:
-      # Summands in 2 or 4 rows get the 16 of bfloat16.
-      is_summed = np.split(
-          _elements(loops) * nest.features[0], 2, axis=2)[1].any(2)
-      rows = np.where(is_summed & (streams.size > 1), streams.unit, 8)
-      rows = np.where(rows > 1, rows, 8).min(1, keepdims=True)
-      # An image has them in lanes, a filter does not; else it is transposed.
-      in_lanes = (is_summed & (streams.unit >= tiles.LANES)).any(
-          1, keepdims=True)
-      is_filter = streams.kind[:, np.newaxis] == 1
-      is_turned = (in_lanes == is_filter) & (is_filter | (size > 2))
-      is_plain, copy = _is_read_as_is(loops), np.minimum(2 / size, 1)
-      if is_plain[streams.copies > 0].all():
+      copies, is_exact = _operand_copies(loops)
+      if is_exact:
         most_bytes = machine.vmem_limit_bytes - _KEPT
-      if machine.accumulates:
-        copy = np.where(is_plain, 0.25, copy)
-      # Bytes that are multiplied as bfloat16, by a filter copied once more.
-      copy = np.where(is_plain | (size > 1), copy, (1 + is_filter) * 2 / size)
-      copies = (streams.copies > 0) * np.where(
-          rows < 8, 32 / rows / size, (1 + is_turned) * copy)
     # Of what no loop changes there is one block; then there is none.
     copies, follows = copies - on_chip, np.where(on_chip, 0, follows)
   streams = streams._replace(
@@ -118,16 +101,36 @@ def memory(loops: Loops) -> tuple[Loops, float]:
                dataclasses.replace(machine, copies=True)), most_bytes
 
 
-def _is_read_as_is(loops: Loops) -> np.ndarray:
-  """bool [streams, 1]: a product's operands that nothing is computed of first,
-  as far as streams tell: no other tensor is read for them, nor one converted.
+def _operand_copies(loops: Loops) -> tuple[np.ndarray, bool]:
+  """(blocks that a product reads besides a stream's own, float [streams, 1];
+  whether nothing is computed of its operands first).
+
+  The matrix unit reads a copy in bfloat16: of an operand that it transposes or
+  of a filter of bytes a copy of a copy. As far as streams tell, an operand is
+  computed if other tensors are read for it, or if it is converted.
   """
-  streams, size = loops.nest.streams, loops.element_bytes
-  of_operands = (streams.size.prod(1) > 1) & (streams.kind < geometry.INPUT)
-  is_alone = sum(side * (side.sum() == 1) for side in (
-      of_operands & (streams.kind == kind) for kind in range(geometry.INPUT)))
-  is_plain = (size == 2) | (len(set(size[of_operands].tolist())) == 1)
-  return (is_alone * is_plain > 0)[:, np.newaxis]
+  streams, size = loops.nest.streams, loops.element_bytes[:, np.newaxis]
+  kind, is_operand = streams.kind[:, np.newaxis], streams.copies > 0
+  # Summands in 2 or 4 rows get the 16 of bfloat16.
+  is_summed = np.split(
+      _elements(loops) * loops.nest.features[0], 2, axis=2)[1].any(2)
+  rows = np.where(is_summed & (streams.size > 1), streams.unit, 8)
+  rows = np.where(rows > 1, rows, 8).min(1, keepdims=True)
+  # An image has them in lanes, a filter does not; else it is transposed.
+  in_lanes = (is_summed & (streams.unit >= tiles.LANES)).any(1, keepdims=True)
+  is_filter = kind == 1
+  is_turned = (in_lanes == is_filter) & (is_filter | (size > 2))
+  is_read = (streams.size.prod(1, keepdims=True) > 1) & (kind < geometry.INPUT)
+  is_plain = ((size == 2) | (np.unique(size[is_read]).size < 2)) & np.where(
+      is_filter, (is_read & is_filter).sum() == 1,
+      (is_read & (kind == 0)).sum() == 1)
+  copy = np.minimum(2 / size, 1)
+  if loops.machine.accumulates:
+    copy = np.where(is_plain, 0.25, copy)
+  copy = np.where(is_plain | (size > 1), copy, (1 + is_filter) * 2 / size)
+  return is_operand * np.where(
+      rows < 8, 32 / rows / size, (1 + is_turned) * copy), bool(
+          (is_plain & is_operand).sum() == 2)
 
 
 def _numbers(total: int) -> Iterator[np.ndarray]:
