@@ -424,7 +424,8 @@ def test_times_of_a_large_product_are_those_of_its_blocks(tpu):
   block_ns = blocks.times_ns(plain, blocks.usual_blocks(
       plain, machine, machine.vmem_limit_bytes), machine).min()
   peak_ns = 2 * 4096 * 8192 * 4096 / machine.flops_per_ns
-  assert peak_ns < tile_ns < 1.6 * peak_ns
+  most = 1.53 if tpu == 'v6e' else 1.4  # Larger tiles do not fit a v6e.
+  assert peak_ns < tile_ns < most * peak_ns
   assert 0.7 < tile_ns / block_ns < 1.3
 
 

@@ -102,12 +102,12 @@ def memory(loops: Loops) -> tuple[Loops, float]:
 
 
 def _operand_copies(loops: Loops) -> tuple[np.ndarray, bool]:
-  """(blocks that a product reads besides a stream's own, float [streams, 1];
-  whether nothing is computed of its operands first).
+  """How many more blocks of each operand a product holds, for the matrix unit:
+  float [streams, 1]; and whether it reads both operands as they are stored.
 
-  The matrix unit reads a copy in bfloat16: of an operand that it transposes or
-  of a filter of bytes a copy of a copy. As far as streams tell, an operand is
-  computed if other tensors are read for it, or if it is converted.
+  The unit multiplies a copy in bfloat16. Operands that it transposes and
+  filters of bytes are copied twice. Streams tell that an operand is computed
+  only if other tensors are read for it, or if it is converted.
   """
   streams, size = loops.nest.streams, loops.element_bytes[:, np.newaxis]
   kind, is_operand = streams.kind[:, np.newaxis], streams.copies > 0
@@ -121,11 +121,12 @@ def _operand_copies(loops: Loops) -> tuple[np.ndarray, bool]:
   is_filter = kind == 1
   is_turned = (in_lanes == is_filter) & (is_filter | (size > 2))
   is_read = (streams.size.prod(1, keepdims=True) > 1) & (kind < geometry.INPUT)
-  is_plain = ((size == 2) | (np.unique(size[is_read]).size < 2)) & np.where(
-      is_filter, (is_read & is_filter).sum() == 1,
-      (is_read & (kind == 0)).sum() == 1)
+  number = np.where(is_filter, *((is_read & (kind == side)).sum()
+                                 for side in (1, 0)))  # Of tensors read.
+  is_plain = (number == 1) & (
+      (size == 2) | (np.unique(size[is_read]).size < 2))
   copy = np.minimum(2 / size, 1)
-  if loops.machine.accumulates:
+  if loops.machine.accumulates:  # By the log of a v7x's compiler.
     copy = np.where(is_plain, 0.25, copy)
   copy = np.where(is_plain | (size > 1), copy, (1 + is_filter) * 2 / size)
   return is_operand * np.where(

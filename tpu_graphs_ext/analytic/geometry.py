@@ -44,7 +44,8 @@ class Loops:
     axes: int64 [loops], the loops among the nest's 12 axes.
     rank: number of the tiled tensor's loops.
     unit, size, written: int64 [loops], elements of a layout tile, of the whole,
-      and of the part that is written, which an update in place cuts.
+      and of the part that tiles cut: of an update in place what it writes, of
+      a filter beside windows a layout tile.
     whole: int64 [loops], layout tiles of the whole.
     kernel_axes: (axis, elements of a layout tile) of each physical dimension of
       the filter, or of the windows: the loop that its bound cuts or follows.
@@ -55,14 +56,13 @@ class Loops:
       say 8 rows.
     is_compiled: whether that is known, see `note`.
     on_chip: bool [streams], those that do not move.
-    windows: int [rank], elements of a pooling's window.
+    windows: int [rank], elements of the window of a pooling or a softmax.
   """
 
   def __init__(self, nest: Any, machine: Machine = MACHINES[DEFAULT_TPU]):
-    self.nest = nest = nest._replace(
-        streams=_paired_by_size(nest), hardware=nest.hardware._replace(
-            matrix_side=np.float32(machine.matrix_unit),
-            cores=np.float32(machine.cores)))
+    self.nest = nest._replace(hardware=nest.hardware._replace(
+        matrix_side=np.float32(machine.matrix_unit),
+        cores=np.float32(machine.cores)))
     self.machine = machine
     self.axes = np.flatnonzero(nest.is_loop[0])
     self.rank = int((self.axes < _DIMS).sum())
@@ -90,8 +90,8 @@ class Loops:
   def cut_beside_windows(self, windows: np.ndarray) -> None:
     """Takes int [rank] windows over a product's result, as of a softmax.
 
-    Where these are, a tile is whole. The compiler then gives all other
-    dimensions of the filter a bound of 1, whatever the result's are.
+    A tile takes the dimensions that have one whole. Of the filter the compiler
+    then gives all other dimensions a bound of 1, whatever the result's are.
     """
     self.windows = windows
     self.written[self.rank:] = self.unit[self.rank:]
@@ -236,13 +236,13 @@ def loops_of(kernels: Sequence[Kernel],
   return every
 
 
-def _paired_by_size(nest: Any) -> Any:
-  """A kernel's streams, where a reduction of a reshaped product follows loops.
+def _paired_by_size(streams: Any, size: np.ndarray) -> Any:
+  """Streams whose results follow loops of their own sizes, [12].
 
-  The dimensions that it lists are not the tiled tensor's, by which models.py
-  pairs them: its sizes are then not those of their loops.
+  models.py pairs a reduction's dimensions by those that it lists. Of a reshaped
+  product these are other dimensions, so the sizes differ.
   """
-  streams, size = nest.streams, nest.size[0][:_DIMS]
+  size = size[:_DIMS]
   per_element, surplus, follows = (table.copy() for table in (
       streams.per_element, streams.surplus, streams.follows))
   for number in np.flatnonzero(streams.kind == OUTPUT):
@@ -266,8 +266,8 @@ def _paired_by_size(nest: Any) -> Any:
 def _windows(kernel: Kernel, rank: int) -> list[tuple[np.ndarray, np.ndarray]]:
   """(sizes, windows) of nodes that reduce windows, physical, int64 [rank]."""
   windows = []
-  for node in _widened(kernel.node_feat, _WIDTH)[
-      kernel.node_opcode == schema.OPCODES['reduce-window']].astype(int):
+  is_of_windows = kernel.node_opcode == schema.OPCODES['reduce-window']
+  for node in _widened(kernel.node_feat[is_of_windows], _WIDTH).astype(int):
     size, window, order = (node[schema.NODE_GROUPS[name]] for name in (
         'shape_dimensions', 'window_size', 'layout_minor_to_major'))
     places = physical_dims(order[:rank], rank)
@@ -292,8 +292,8 @@ def _apart(nests: Any, machine: Machine) -> list[Loops]:
     nest = type(nests)(*(
         value if isinstance(value, tuple) else value[number:number + 1]
         for value in nests))
-    kernels.append(Loops(nest._replace(
-        streams=streams._replace(kernel=streams.kernel * 0)), machine))
+    kernels.append(Loops(nest._replace(streams=_paired_by_size(
+        streams._replace(kernel=streams.kernel * 0), nest.size[0])), machine))
   return kernels
 
 

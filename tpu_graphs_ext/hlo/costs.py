@@ -222,7 +222,7 @@ def _pairs(window, size: int, outputs: int) -> int:
     raise UserError(f'a window has {window.size:,} taps; at most '
                     f'{_MOST_TAPS:,} are counted')
   stride, base = max(1, window.stride), max(1, window.base_dilation)
-  # Of output 0; in Python's integers, for a damaged file's may be of any size.
+  # Of output 0, in Python's integers: a damaged file may have any number.
   at = (np.arange(window.size).astype(object) * max(1, window.window_dilation)
         - window.padding_low)
   first = np.maximum(0, -(at // stride))

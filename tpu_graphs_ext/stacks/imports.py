@@ -28,7 +28,7 @@ class KerasVersionError(UserError, ImportError):
 
 
 class _Finder:
-  """Changes how the three modules in `_LOADING` are loaded."""
+  """Changes how the modules in `_LOADING` and `_silent` are loaded."""
 
   def find_spec(self, name, path=None, target=None):
     load, is_silent = _LOADING.get(name), name in _silent
@@ -67,8 +67,9 @@ _silent: set[str] = set()  # Modules whose libraries may not log; `quieten`.
 def quieten() -> None:
   """Hides what TensorFlow's C++ code logs, from now on.
 
-  All that matters is raised. Of a process whose stderr is ours: Python gets a
-  copy, which stays open while the libraries that always log are loaded.
+  What matters is raised as an exception. `sys.stderr` becomes a copy of the
+  same file, which stays open while the libraries that always log are loaded; so
+  call it only in a process that this package starts.
   """
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
   # Python has no stderr, or one in memory.
