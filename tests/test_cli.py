@@ -59,6 +59,14 @@ def usage_error(capsys, call):
 # ----------------------------------------------------------------------- help
 
 
+def test_without_stderr_stdout_has_no_messages(tmp_path):
+  """And a pipe to another process does not get its number, which hangs."""
+  done = subprocess.run(
+      ['bash', '-c', '"$0" -m tpu_graphs_ext.cli rank none.pb 2>&-',
+       sys.executable], stdout=subprocess.PIPE, check=False, cwd=tmp_path)
+  assert (done.returncode, done.stdout) == (1, b'')
+
+
 def test_a_command_ends_with_its_code_and_all_of_its_text(tmp_path):
   """Also where it leaves without unloading what it loaded."""
   (tmp_path / 'cut_0.npz').write_bytes(b'PK')

@@ -210,6 +210,8 @@ def _end_at_once(code: int) -> NoReturn:
 
 
 def _run(argv: Sequence[str]) -> int:
+  if sys.stderr is None:  # Closed. Else a pipe gets its number, 2.
+    sys.stderr = open(os.devnull, 'w', encoding='utf-8')
   args = parse(argv)
   imports.quieten()
   _set_up_logging(args.quiet, args.verbose)
