@@ -81,7 +81,8 @@ def of_programs(folder: str, tpu: str, but: list[str]) -> Iterator[Weighed]:
       if key not in seen:
         seen.add(key)
         loops = loops_of(graph, tpu)
-        loops.note(tpu_compiler.stored_tensors(kernel.module))
+        loops.note(tpu_compiler.stored_tensors(kernel.module),
+                   tpu_compiler.limit_bytes(kernel.module))
         yield from _weighed(loops, kernel.window, tiles)
 
 

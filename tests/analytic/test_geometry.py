@@ -5,7 +5,14 @@ import pytest
 
 from support import tiny_hlo
 from support.feature_tiles import kernel_of_module, kernel_of_nodes, loops_of
-from support.tiny_hlo import add, convolution, elementwise, pooling, product
+from support.tiny_hlo import (
+  add,
+  convolution,
+  elementwise,
+  pooling,
+  product,
+  with_softmax,
+)
 from tpu_graphs_ext.analytic import candidates, geometry
 from tpu_graphs_ext.analytic.machines import MACHINES
 from tpu_graphs_ext.data import schema
@@ -124,17 +131,19 @@ def test_windows_that_are_reduced_have_bounds():
   assert loops.largest() == ((33, 2, 4), (1, 1, 1))
 
 
-@pytest.mark.parametrize('window, output, kernel', [
-    (1023, [64, 2], [1, 4]), (1022, [64, 2], [8, 4])])
+@pytest.mark.parametrize('window, is_turned, output, kernel', [
+    (1023, False, [64, 2], [1, 4]), (1022, False, [64, 2], [8, 4]),
+    (1023, True, [64, 2], [1, 4])])
 def test_windows_over_a_whole_product_leave_the_filter_one_bound(
-    window, output, kernel):
+    window, is_turned, output, kernel):
   """f32 [256, 64] x [64, 512], columns in rows of 8, and their softmax."""
-  module = product(256, 64, 512, [0, 1])
-  entry = module.computations[0]
-  add(entry, 13, 'reduce-window', [256, 512], [0, 1], [12, 12],
-      window={'dimensions': [{'size': size} for size in (1, window)]})
-  add(entry, 14, 'subtract', [256, 512], [0, 1], [12, 13])
-  entry.root_id = 14
+  module = with_softmax(product(256, 64, 512, [0, 1]), window)
+  if is_turned:  # The filter is [512, 64].
+    _, right, root, *_ = module.computations[0].instructions
+    right.shape.dimensions[:] = [512, 64]
+    numbers = root.convolution_dimension_numbers
+    numbers.kernel_input_feature_dimension = 1
+    numbers.kernel_output_feature_dimension = 0
   loops = loops_of(module)
   choices = candidates.choices_of(loops)
   assert loops.product == (256, 512, 64)

@@ -36,7 +36,8 @@ def explained(kernel, row, constants=None):
 def loops_of(module, machine=MACHINES['v3']):
   """The loop nest of an HLO module."""
   loops, = geometry.loops_of([kernel_of_module(module)], machine)
-  loops.note(tpu_compiler.stored_tensors(module))
+  loops.note(tpu_compiler.stored_tensors(module),
+             tpu_compiler.limit_bytes(module))
   return loops
 
 

@@ -104,6 +104,16 @@ def product(rows, contracted, columns, layout=None, element_type='F32'):
   return module
 
 
+def with_softmax(module, window=1023):
+  """A product [256, 512], columns in rows, less what windows of them have."""
+  entry = module.computations[0]
+  add(entry, 13, 'reduce-window', [256, 512], [0, 1], [12, 12],
+      window={'dimensions': [{'size': size} for size in (1, window)]})
+  add(entry, 14, 'subtract', [256, 512], [0, 1], [12, 13])
+  entry.root_id = 14
+  return module
+
+
 def matmul(x=(512, 256), w=(256, 1024), out=(512, 1024),
            types=('BF16', 'BF16', 'BF16'), swapped=False, **numbers):
   """entry: dot(parameter 0, parameter 1), or the other way round."""

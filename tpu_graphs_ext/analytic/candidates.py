@@ -67,12 +67,14 @@ def memory(loops: Loops) -> tuple[Loops, float]:
   """(loops whose `footprint_bytes` are what their tiles need, the most bytes).
 
   If a compiled kernel says which operands are on the chip, those need no
-  blocks. Sums have room in a whole result of 4 bytes, or need it. Windows are
-  reduced in a copy of what they read, in float32.
+  blocks. Sums have room in a whole result of 4 bytes, or need it; a softmax
+  keeps them. Windows are reduced in a copy of what they read, in float32.
   """
   nest, machine, streams = loops.nest, loops.machine, loops.nest.streams
   kind = 0 if loops.is_product else 1 if loops.is_pooling else 2
   most_bytes = machine.vmem_limit_bytes * machine.fills[kind]
+  if loops.is_compiled and machine.copies and loops.is_product:
+    most_bytes = machine.vmem_limit_bytes - _KEPT
   is_known = loops.is_compiled and not machine.copies and kind < 2
   if not is_known and not (machine.copies and loops.is_pooling):
     return loops, most_bytes
@@ -83,14 +85,18 @@ def memory(loops: Loops) -> tuple[Loops, float]:
     most_bytes = machine.vmem_limit_bytes * _FILLS[kind]
     is_result = streams.kind[:, np.newaxis] == geometry.OUTPUT
     on_chip = loops.on_chip[:, np.newaxis] & ~is_result
+    has_softmax = loops.is_product and (loops.windows > 1).any()
     has_room = is_result & (size == 4) & (
         8 * streams.size.prod(1, keepdims=True)
         > loops.size[:loops.rank].prod())
-    sum_bytes = 4.0 * (not has_room.any())
+    sum_bytes = 4.0 * (has_softmax or not has_room.any())
     if loops.is_product:
       copies, is_exact = _operand_copies(loops)
       if is_exact:
         most_bytes = machine.vmem_limit_bytes - _KEPT
+    # Each operation that reads a copy has two blocks of it, not all together.
+    others = np.maximum(loops.copies - 1, 0)[:, np.newaxis]
+    copies = copies + 2 * others * ~on_chip
     # Of what no loop changes there is one block; then there is none.
     copies, follows = copies - on_chip, np.where(on_chip, 0, follows)
   streams = streams._replace(
@@ -103,35 +109,54 @@ def memory(loops: Loops) -> tuple[Loops, float]:
 
 def _operand_copies(loops: Loops) -> tuple[np.ndarray, bool]:
   """How many more blocks of each operand a product holds, for the matrix unit:
-  float [streams, 1]; and whether it reads both operands as they are stored.
+  float [streams, 1]; and whether each is read from one tensor.
 
-  The unit multiplies a copy in bfloat16. Operands that it transposes and
-  filters of bytes are copied twice. Streams tell that an operand is computed
-  only if other tensors are read for it, or if it is converted.
+  The unit multiplies a copy in bfloat16; of a filter of bytes there are two.
   """
   streams, size = loops.nest.streams, loops.element_bytes[:, np.newaxis]
   kind, is_operand = streams.kind[:, np.newaxis], streams.copies > 0
-  # Summands in 2 or 4 rows get the 16 of bfloat16.
-  is_summed = np.split(
-      _elements(loops) * loops.nest.features[0], 2, axis=2)[1].any(2)
-  rows = np.where(is_summed & (streams.size > 1), streams.unit, 8)
-  rows = np.where(rows > 1, rows, 8).min(1, keepdims=True)
-  # An image has them in lanes, a filter does not; else it is transposed.
-  in_lanes = (is_summed & (streams.unit >= tiles.LANES)).any(1, keepdims=True)
-  is_filter = kind == 1
-  is_turned = (in_lanes == is_filter) & (is_filter | (size > 2))
   is_read = (streams.size.prod(1, keepdims=True) > 1) & (kind < geometry.INPUT)
-  number = np.where(is_filter, *((is_read & (kind == side)).sum()
+  number = np.where(kind == 1, *((is_read & (kind == side)).sum()
                                  for side in (1, 0)))  # Of tensors read.
   is_plain = (number == 1) & (
       (size == 2) | (np.unique(size[is_read]).size < 2))
-  copy = np.minimum(2 / size, 1)
+  is_summed = np.split(
+      _elements(loops) * loops.nest.features[0], 2, axis=2)[1].any(2)
+  copies = _times_copied(loops, is_summed, is_plain)
+  copy = np.where(is_plain | (size > 1), np.minimum(2 / size, 1),
+                  (1 + (kind == 1)) * 2 / size)
   if loops.machine.accumulates:  # By the log of a v7x's compiler.
-    copy = np.where(is_plain, 0.25, copy)
-  copy = np.where(is_plain | (size > 1), copy, (1 + is_filter) * 2 / size)
-  return is_operand * np.where(
-      rows < 8, 32 / rows / size, (1 + is_turned) * copy), bool(
-          (is_plain & is_operand).sum() == 2)
+    copy = np.where(is_plain & loops.is_operand[:, np.newaxis]
+                    & (copies == 1), 0.25, copy)
+  # Summands in 2 or 4 rows get the 16 of bfloat16.
+  rows = np.where(is_summed & (streams.size > 1), streams.unit, 8)
+  rows = np.where(rows > 1, rows, 8).min(1, keepdims=True)
+  return is_operand * np.where(rows < 8, 32 / rows / size, copies * copy), bool(
+      (is_plain & is_operand).sum() == 2)
+
+
+def _times_copied(loops: Loops, is_summed: np.ndarray,
+                  is_plain: np.ndarray) -> np.ndarray:
+  """How often an operand is copied for the matrix unit, int [streams, 1].
+
+  Twice if it is transposed: a filter has its summands in rows, and an image of
+  a batch of products in lanes. If so in a batch, the other one too if it must
+  lose what pads its summands, or is an image that is computed in float32.
+  """
+  streams, size = loops.nest.streams, loops.element_bytes[:, np.newaxis]
+  image, filters = ((streams.copies > 0) & (
+      streams.kind[:, np.newaxis] == side) for side in (0, 1))
+  in_lanes = (is_summed & (streams.unit >= tiles.LANES)).any(1, keepdims=True)
+  is_batch = ((streams.follows * image).any(0)
+              & (streams.follows * filters).any(0))[
+                  loops.axes[:loops.rank]].any()
+  is_turned = image & ~in_lanes & is_batch | filters & in_lanes
+  other_is = is_batch & (
+      image & (is_turned & filters).any() | filters & (is_turned & image).any())
+  is_ragged = (is_summed & (streams.size % tiles.LANES > 0)).any(
+      1, keepdims=True)
+  return 1 + is_turned + other_is * (
+      is_ragged | image & ~is_plain & (size > 2))
 
 
 def _numbers(total: int) -> Iterator[np.ndarray]:
@@ -169,7 +194,12 @@ def _bounds(loops: Loops, place: int) -> list[int]:
   # An update in place leaves the rest of the tensor.
   unit, machine = int(loops.unit[place]), loops.machine
   units, step = -(-int(loops.written[place]) // unit), _step(loops, place)
-  bounds = tiles.bound_candidates(units, step)
+  # Whole elements of an image with zeros in between; newer compilers also try
+  # parts.
+  whole = math.lcm(step, _zeros_step(loops, place))
+  step = whole if machine.copies else step
+  bounds = sorted({*tiles.bound_candidates(units, step),
+                   *tiles.bound_candidates(units, whole)}, reverse=True)
   if place < loops.rank and unit > 1 and loops.windows[place] > 1:
     return [units]  # Windows in rows or columns are not cut,
   if place == loops.rank - 2 and step == 1 and loops.windows[place + 1] > 1:
@@ -181,7 +211,7 @@ def _bounds(loops: Loops, place: int) -> list[int]:
                      not _is_image_row(loops, place)):
       bounds = sorted({*bounds, *tiles.bound_candidates(
           units, math.lcm(step, max(1, columns // unit)))}, reverse=True)
-  if loops.is_product and unit == tiles.SUBLANES:
+  if unit == tiles.SUBLANES:
     rows = _rows(loops, place)
     bounds = [bound for bound in bounds
               if bound == units or bound % rows == 0]
@@ -220,16 +250,19 @@ def _is_image_row(loops: Loops, place: int) -> bool:
           and not (of_filter[:, loops.axes[place]] > 0).any())
 
 
+def _zeros_step(loops: Loops, place: int) -> int:
+  """Elements of a result for each of an image with zeros in between."""
+  elements = _elements(loops)
+  of_output, of_taps = np.split(elements, 2, axis=2)
+  follows = elements[..., loops.axes[place]] > 0
+  scale = of_output.sum(2)[follows & of_output.any(2) & of_taps.any(2)]
+  return math.lcm(1, *np.rint(1 / scale[scale < 1]).astype(int).tolist())
+
+
 def _step(loops: Loops, place: int) -> int:
   """Layout tiles that a tile must not split."""
-  axis, in_lanes = loops.axes[place], max(1, tiles.LANES // loops.unit[place])
-  streams, elements = loops.nest.streams, _elements(loops)
-  of_output, of_taps = np.split(elements, 2, axis=2)
-  follows = elements[..., axis] > 0
-  is_window = of_output.any(2) & of_taps.any(2)
-  # Whole elements of an image with zeros in between.
-  scale = of_output.sum(2)[follows & is_window]
-  steps = np.rint(1 / scale[scale < 1]).astype(int).tolist()
+  axis, streams = loops.axes[place], loops.nest.streams
+  follows = _elements(loops)[..., axis] > 0
   # A product's operands, or all that one without a stream is computed from.
   is_operand, kind = streams.copies > 0, streams.kind[:, np.newaxis]
   for side in range(geometry.INPUT):
@@ -243,8 +276,8 @@ def _step(loops: Loops, place: int) -> int:
       _cuts_result_lanes(loops, place)) or (
           loops.is_pooling and loops.windows[loops.rank - 1] < 2
           and (axis, tiles.LANES) in loops.kernel_axes):
-    steps.append(in_lanes)
-  return math.lcm(*map(int, steps))
+    return max(1, tiles.LANES // int(loops.unit[place]))
+  return 1
 
 
 def _rows(loops: Loops, place: int) -> int:
@@ -252,6 +285,8 @@ def _rows(loops: Loops, place: int) -> int:
   streams = loops.nest.streams
   in_rows = ((_elements(loops)[..., loops.axes[place]] > 0)
              & (streams.unit == tiles.SUBLANES)).any(1)
+  if not loops.is_product:  # What is read as it is can be cut.
+    in_rows &= (streams.kind == geometry.OUTPUT) | (loops.copies > 0)
   for side in range(geometry.INPUT):  # Not of bfloat16 in a float32 operand.
     of_side = (streams.kind == side) & (streams.size.prod(1) > 1)
     if (loops.element_bytes[of_side] == 4).any():

@@ -8,6 +8,7 @@ and pays only where kernels come one by one.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Sequence
@@ -54,7 +55,9 @@ class Loops:
     is_product, is_pooling: whether there is one; whether windows are reduced.
     element_bytes, rows: [streams], of an element, of a layout tile; features
       say 8 rows.
-    is_compiled: whether that is known, see `note`.
+    is_compiled: whether that is known, see `note`, and of streams these two:
+    copies: int [streams], in layout tiles of 8 rows, for an operation each.
+    is_operand: bool [streams], those that a product reads as they are.
     on_chip: bool [streams], those that do not move.
     windows: int [rank], elements of the window of a pooling or a softmax.
   """
@@ -79,6 +82,8 @@ class Loops:
     self.element_bytes = streams.tile_bytes[:, 0] / streams.unit.prod(1)
     self.rows = np.full(len(streams.kind), SUBLANES)
     self.on_chip = streams.moves[:, 0] == 0
+    self.copies = np.zeros(len(streams.kind), np.int64)
+    self.is_operand = np.zeros(len(streams.kind), bool)
     self._every = np.ones(len(unit), np.int64)  # A tile of all 12 axes.
     # A window has its features in lanes, and follows them where they are rows.
     kernel_unit = unit[_DIMS:] if self.is_product else np.where(
@@ -90,19 +95,24 @@ class Loops:
   def cut_beside_windows(self, windows: np.ndarray) -> None:
     """Takes int [rank] windows over a product's result, as of a softmax.
 
-    A tile takes the dimensions that have one whole. Of the filter the compiler
-    then gives all other dimensions a bound of 1, whatever the result's are.
+    A tile takes the dimension that has one whole. The compiler then gives the
+    filter that dimension's lanes as its last bound, however it is stored, and
+    bounds of 1 before it.
     """
     self.windows = windows
     self.written[self.rank:] = self.unit[self.rank:]
     whole, free = self.axes[:self.rank][windows > 1], sorted(
         {*range(_DIMS, 2 * _DIMS)} - {*self.axes.tolist()})
-    self.kernel_axes = [
-        (axis if axis >= _DIMS or axis in whole else free[0], unit)
-        for axis, unit in self.kernel_axes]
+    self.kernel_axes = [(free[0], 1)] * (len(self.kernel_axes) - 1) + [
+        (int(whole[-1]), LANES)]
 
-  def note(self, tensors: Sequence[Stored]) -> None:
-    """Takes what features do not tell, of a compiled kernel's tensors."""
+  def note(self, tensors: Sequence[Stored],
+           limit_bytes: Optional[int] = None) -> None:
+    """Takes what features do not tell: a compiled kernel's tensors, and the
+    memory for its blocks if that is not the generation's usual."""
+    if limit_bytes and limit_bytes < self.machine.vmem_limit_bytes:
+      self.machine = dataclasses.replace(
+          self.machine, vmem_limit_bytes=limit_bytes)
     streams, waiting, self.is_compiled = self.nest.streams, [*tensors], True
     for number, sizes in enumerate(streams.size.astype(int).tolist()):
       key = (streams.kind[number] == OUTPUT,
@@ -111,7 +121,8 @@ class Loops:
       tensor = next((t for t in waiting if t[:3] == key), None)
       if tensor:
         waiting.remove(tensor)
-        self.element_bytes[number], self.rows[number] = tensor[3:]
+        (self.element_bytes[number], self.rows[number], self.copies[number],
+         self.is_operand[number]) = tensor[3:]
 
   def tiles(self, output_bounds, kernel_bounds) -> np.ndarray:
     """int64 [tiles, loops], from int [tiles, rank] and [tiles, filter rank]."""

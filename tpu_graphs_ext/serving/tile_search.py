@@ -133,7 +133,8 @@ def rank_kernel(ranker: scoring.Ranker, source: kernel_sources.SourceKernel,
   """
   explainer = explainer_of(ranker, source.kernel, loops, tpu)
   if source.compiled.module is not None:
-    explainer.loops.note(tpu_compiler.stored_tensors(source.compiled.module))
+    explainer.loops.note(tpu_compiler.stored_tensors(source.compiled.module),
+                         tpu_compiler.limit_bytes(source.compiled.module))
   kernel, default_notes = _with_default(source, explainer.loops)
   legal, notes = legal_tiles(explainer, kernel)
   unfamiliar = out_of_range.of_nodes(ranker, kernel)
