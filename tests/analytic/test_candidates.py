@@ -521,6 +521,26 @@ def test_a_softmax_needs_the_sums_beside_its_result():
   assert softmax - plain == 4 * 512 * 256
 
 
+def test_sums_over_lanes_are_kept_in_each_of_them():
+  """bf16 [64, 256] x [256, 512], and sums of its rows; tiles of 32 rows."""
+  for dimension, sizes in ((0, [512]), (1, [64])):
+    module = product(64, 256, 512, element_type='BF16')
+    entry = module.computations[0]
+    add(entry, 13, 'parameter', [], parameter_number=2)
+    add(entry, 14, 'reduce', sizes, operands=[12, 13]).dimensions.append(
+        dimension)
+    add(entry, 15, 'tuple', [], operands=[12, 14])
+    entry.root_id = 15
+    loops = loops_of(module, MACHINES['v6e'])
+    held, _ = candidates.memory(loops)
+    assert held.lane_sums == dimension and not loops.lane_sums
+    tile = np.array([[4, 2, 32]])
+    kept = held.counts(tile)['footprint_bytes']
+    held.lane_sums = 0
+    kept -= held.counts(tile)['footprint_bytes']
+    assert kept == dimension * 32 * 128 * 4
+
+
 def test_few_summands_in_rows_are_16_for_the_matrix_unit():
   """bf16 [128, 3, 128] over 3 rows, which are 4: 1 KiB each, and 4 of copy."""
   loops, = geometry.loops_of([kernel_of_nodes([

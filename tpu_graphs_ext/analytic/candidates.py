@@ -102,9 +102,16 @@ def memory(loops: Loops) -> tuple[Loops, float]:
   streams = streams._replace(
       copies=copies.astype(np.float32), follows=follows.astype(np.float32),
       tile_bytes=np.float32(size * streams.unit.prod(1, keepdims=True)))
-  return Loops(nest._replace(
+  held = Loops(nest._replace(
       streams=streams, sum_bytes=np.float32([sum_bytes])),
-               dataclasses.replace(machine, copies=True)), most_bytes
+               dataclasses.replace(machine, copies=True))
+  if is_known and loops.is_product:
+    # A sum over lanes has a number in each of them until its end; of a square
+    # it is not known which of its dimensions is summed.
+    held.lane_sums = int((
+        (streams.kind == geometry.OUTPUT) & (streams.size.prod(1) > 1)
+        & (streams.size != loops.size[loops.rank - 1]).all(1)).sum())
+  return held, most_bytes
 
 
 def _operand_copies(loops: Loops) -> tuple[np.ndarray, bool]:

@@ -59,6 +59,8 @@ class Loops:
     copies: int [streams], in layout tiles of 8 rows, for an operation each.
     is_operand: bool [streams], those that a product reads as they are.
     on_chip: bool [streams], those that do not move.
+    lane_sums: number of results of which tiles have a sum in each lane, which
+      counts as memory.
     windows: int [rank], elements of the window of a pooling or a softmax.
   """
 
@@ -83,6 +85,7 @@ class Loops:
     self.rows = np.full(len(streams.kind), SUBLANES)
     self.on_chip = streams.moves[:, 0] == 0
     self.copies = np.zeros(len(streams.kind), np.int64)
+    self.lane_sums = 0
     self.is_operand = np.zeros(len(streams.kind), bool)
     self._every = np.ones(len(unit), np.int64)  # A tile of all 12 axes.
     # A window has its features in lanes, and follows them where they are rows.
@@ -185,8 +188,12 @@ class Loops:
     # As an operation: binding a function's 40 arguments takes twice as long.
     counts = tf.raw_ops.PartitionedCall(
         args=[*nest, every], Tout=[np.float32] * len(names), f=traced)
-    return {name: count.numpy()[0].astype(np.float64)
-            for name, count in zip(names, counts)}
+    counts = {name: count.numpy()[0].astype(np.float64)
+              for name, count in zip(names, counts)}
+    if self.lane_sums:
+      rows = (tiles * self.unit)[:, :self.rank - 1].prod(1)
+      counts['footprint_bytes'] += self.lane_sums * 4 * LANES * rows
+    return counts
 
   @functools.cached_property
   def _counter(self) -> tuple[list, Any]:
