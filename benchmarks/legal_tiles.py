@@ -36,7 +36,13 @@ from tpu_graphs_ext.analytic import candidates, geometry
 from tpu_graphs_ext.analytic.machines import MACHINES
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.data.schema import MAX_DIMS
-from tpu_graphs_ext.hlo import features, protos, tpu_compiler, tuning
+from tpu_graphs_ext.hlo import (
+  features,
+  protos,
+  stored,
+  tpu_compiler,
+  tuning,
+)
 from tpu_graphs_ext.sample import kernels as sample
 
 INFEASIBLE = 10 ** 9  # Cycles, and more.
@@ -81,8 +87,8 @@ def of_programs(folder: str, tpu: str, but: list[str]) -> Iterator[Weighed]:
       if key not in seen:
         seen.add(key)
         loops = loops_of(graph, tpu)
-        loops.note(tpu_compiler.stored_tensors(kernel.module),
-                   tpu_compiler.limit_bytes(kernel.module))
+        loops.note(stored.tensors_of(kernel.module),
+                   stored.limit_bytes(kernel.module))
         yield from _weighed(loops, kernel.window, tiles)
 
 

@@ -25,7 +25,7 @@ from tpu_graphs_ext.analytic import (
 )
 from tpu_graphs_ext.analytic.machines import MACHINES
 from tpu_graphs_ext.data.kernel import Kernel
-from tpu_graphs_ext.hlo import protos, tpu_compiler, tuning
+from tpu_graphs_ext.hlo import protos, stored, tpu_compiler, tuning
 
 LAYOUT_TILE = 8 * 128 * 4  # Bytes, of float32.
 NEW = ('v5e', 'v5p', 'v6e', 'v7x')  # Whose lists by the compiler were at hand.
@@ -130,7 +130,7 @@ def test_a_tensors_sizes_of_one_do_not_matter():
                           (shape.layout.minor_to_major, layout)):
       del field[:]
       field.extend(values)
-    loops.note(tpu_compiler.stored_tensors(in_tall_tiles(
+    loops.note(stored.tensors_of(in_tall_tiles(
         module, {'parameter.10'}, 16)))
     assert loops.rows.tolist() == [16, 8, 8]
 
@@ -426,14 +426,14 @@ def test_each_reader_of_a_copy_has_a_block():
   tile = loops.whole[np.newaxis] // [[2, 1, 1]]
   counts = []
   for copies in 0, 1, 2, 4:
-    loops.copies[0] = copies
+    loops.layout_copies[0] = copies
     held, _ = candidates.memory(loops)
     counts.append(held.counts(tile)['footprint_bytes'][0])
   block = 2 * 32 * 256
   assert np.diff(counts).tolist() == [0, 2 * block, 4 * block]
   loops.on_chip[0] = True  # Then it has none.
   for copies in 1, 4:
-    loops.copies[0] = copies
+    loops.layout_copies[0] = copies
     assert candidates.memory(loops)[0].counts(tile)[
         'footprint_bytes'] == counts[0] - 2 * block
 

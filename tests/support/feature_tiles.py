@@ -12,7 +12,7 @@ from tpu_graphs_ext.analytic import explain, geometry
 from tpu_graphs_ext.analytic.machines import MACHINES
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel
-from tpu_graphs_ext.hlo import features, tpu_compiler
+from tpu_graphs_ext.hlo import features, stored
 from tpu_graphs_ext.tasks import tile_batches
 
 models = load_models.models_module()
@@ -36,8 +36,8 @@ def explained(kernel, row, constants=None):
 def loops_of(module, machine=MACHINES['v3']):
   """The loop nest of an HLO module."""
   loops, = geometry.loops_of([kernel_of_module(module)], machine)
-  loops.note(tpu_compiler.stored_tensors(module),
-             tpu_compiler.limit_bytes(module))
+  loops.note(stored.tensors_of(module),
+             stored.limit_bytes(module))
   return loops
 
 

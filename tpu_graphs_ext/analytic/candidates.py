@@ -66,52 +66,70 @@ def candidates(loops: Loops, most: Optional[int] = None) -> Candidates:
 def memory(loops: Loops) -> tuple[Loops, float]:
   """(loops whose `footprint_bytes` are what their tiles need, the most bytes).
 
-  If a compiled kernel says which operands are on the chip, those need no
-  blocks. Sums have room in a whole result of 4 bytes, or need it; a softmax
-  keeps them. Windows are reduced in a copy of what they read, in float32.
+  What a pooling reads is copied in float32, on a v3 too.
   """
-  nest, machine, streams = loops.nest, loops.machine, loops.nest.streams
+  machine, streams = loops.machine, loops.nest.streams
   kind = 0 if loops.is_product else 1 if loops.is_pooling else 2
   most_bytes = machine.vmem_limit_bytes * machine.fills[kind]
+  if loops.is_compiled and kind < 2 and not machine.copies:
+    return _noted_memory(loops)
   if loops.is_compiled and machine.copies and loops.is_product:
     most_bytes = machine.vmem_limit_bytes - _KEPT
-  is_known = loops.is_compiled and not machine.copies and kind < 2
-  if not is_known and not (machine.copies and loops.is_pooling):
-    return loops, most_bytes
-  size = loops.element_bytes[:, np.newaxis]
-  is_input = streams.kind[:, np.newaxis] == geometry.INPUT
-  copies, follows, sum_bytes = 4 / size * is_input, streams.follows, 0.0
-  if is_known:
-    most_bytes = machine.vmem_limit_bytes * _FILLS[kind]
-    is_result = streams.kind[:, np.newaxis] == geometry.OUTPUT
-    on_chip = loops.on_chip[:, np.newaxis] & ~is_result
-    has_softmax = loops.is_product and (loops.windows > 1).any()
-    has_room = is_result & (size == 4) & (
-        8 * streams.size.prod(1, keepdims=True)
-        > loops.size[:loops.rank].prod())
-    sum_bytes = 4.0 * (has_softmax or not has_room.any())
-    if loops.is_product:
-      copies, is_exact = _operand_copies(loops)
-      if is_exact:
-        most_bytes = machine.vmem_limit_bytes - _KEPT
-    # Each operation that reads a copy has two blocks of it, not all together.
-    others = np.maximum(loops.copies - 1, 0)[:, np.newaxis]
-    copies = copies + 2 * others * ~on_chip
-    # Of what no loop changes there is one block; then there is none.
-    copies, follows = copies - on_chip, np.where(on_chip, 0, follows)
+  if machine.copies and loops.is_pooling:
+    return _held(loops, _pooled_copies(loops), streams.follows, 0.0), most_bytes
+  return loops, most_bytes
+
+
+def _noted_memory(loops: Loops) -> tuple[Loops, float]:
+  """The same of a product or pooling whose compiled kernel is at hand.
+
+  Operands on the chip need no blocks. Sums have room in a whole result of 4
+  bytes, or need it; a softmax keeps them.
+  """
+  streams, size = loops.nest.streams, loops.element_bytes[:, np.newaxis]
+  most_bytes = loops.machine.vmem_limit_bytes * _FILLS[loops.is_pooling]
+  is_result = streams.kind[:, np.newaxis] == geometry.OUTPUT
+  on_chip = loops.on_chip[:, np.newaxis] & ~is_result
+  has_softmax = loops.is_product and (loops.windows > 1).any()
+  has_room = is_result & (size == 4) & (
+      8 * streams.size.prod(1, keepdims=True) > loops.size[:loops.rank].prod())
+  sum_bytes = 4.0 * (has_softmax or not has_room.any())
+  copies, lane_sums = _pooled_copies(loops), 0
+  if loops.is_product:
+    copies, is_exact = _operand_copies(loops)
+    if is_exact:
+      most_bytes = loops.machine.vmem_limit_bytes - _KEPT
+    # A sum over lanes has a number in each of them until its end; of a square
+    # it is not known which of its dimensions is summed.
+    lane_sums = int((
+        is_result[:, 0] & (streams.size.prod(1) > 1)
+        & (streams.size != loops.size[loops.rank - 1]).all(1)).sum())
+  # Each operation that reads a copy has two blocks of it, not all together.
+  others = np.maximum(loops.layout_copies - 1, 0)[:, np.newaxis]
+  copies = copies + 2 * others * ~on_chip
+  # Of what no loop changes there is one block; then there is none.
+  held = _held(loops, copies - on_chip,
+               np.where(on_chip, 0, streams.follows), sum_bytes)
+  held.lane_sums = lane_sums
+  return held, most_bytes
+
+
+def _pooled_copies(loops: Loops) -> np.ndarray:
+  """What windows are read from has a copy in float32, [streams, 1]."""
+  return 4 / loops.element_bytes[:, np.newaxis] * (
+      loops.nest.streams.kind[:, np.newaxis] == geometry.INPUT)
+
+
+def _held(loops: Loops, copies: np.ndarray, follows: np.ndarray,
+          sum_bytes: float) -> Loops:
+  """Loops that hold so many more blocks, [streams, 1], that follow [.., 12]."""
+  streams, size = loops.nest.streams, loops.element_bytes[:, np.newaxis]
   streams = streams._replace(
       copies=copies.astype(np.float32), follows=follows.astype(np.float32),
       tile_bytes=np.float32(size * streams.unit.prod(1, keepdims=True)))
-  held = Loops(nest._replace(
-      streams=streams, sum_bytes=np.float32([sum_bytes])),
-               dataclasses.replace(machine, copies=True))
-  if is_known and loops.is_product:
-    # A sum over lanes has a number in each of them until its end; of a square
-    # it is not known which of its dimensions is summed.
-    held.lane_sums = int((
-        (streams.kind == geometry.OUTPUT) & (streams.size.prod(1) > 1)
-        & (streams.size != loops.size[loops.rank - 1]).all(1)).sum())
-  return held, most_bytes
+  return Loops(
+      loops.nest._replace(streams=streams, sum_bytes=np.float32([sum_bytes])),
+      dataclasses.replace(loops.machine, copies=True))
 
 
 def _operand_copies(loops: Loops) -> tuple[np.ndarray, bool]:
@@ -293,7 +311,7 @@ def _rows(loops: Loops, place: int) -> int:
   in_rows = ((_elements(loops)[..., loops.axes[place]] > 0)
              & (streams.unit == tiles.SUBLANES)).any(1)
   if not loops.is_product:  # What is read as it is can be cut.
-    in_rows &= (streams.kind == geometry.OUTPUT) | (loops.copies > 0)
+    in_rows &= (streams.kind == geometry.OUTPUT) | (loops.layout_copies > 0)
   for side in range(geometry.INPUT):  # Not of bfloat16 in a float32 operand.
     of_side = (streams.kind == side) & (streams.size.prod(1) > 1)
     if (loops.element_bytes[of_side] == 4).any():

@@ -56,7 +56,7 @@ class Loops:
     element_bytes, rows: [streams], of an element, of a layout tile; features
       say 8 rows.
     is_compiled: whether that is known, see `note`, and of streams these two:
-    copies: int [streams], in layout tiles of 8 rows, for an operation each.
+    layout_copies: int [streams], in tiles of 8 rows, for an operation each.
     is_operand: bool [streams], those that a product reads as they are.
     on_chip: bool [streams], those that do not move.
     lane_sums: number of results of which tiles have a sum in each lane, which
@@ -84,7 +84,7 @@ class Loops:
     self.element_bytes = streams.tile_bytes[:, 0] / streams.unit.prod(1)
     self.rows = np.full(len(streams.kind), SUBLANES)
     self.on_chip = streams.moves[:, 0] == 0
-    self.copies = np.zeros(len(streams.kind), np.int64)
+    self.layout_copies = np.zeros(len(streams.kind), np.int64)
     self.lane_sums = 0
     self.is_operand = np.zeros(len(streams.kind), bool)
     self._every = np.ones(len(unit), np.int64)  # A tile of all 12 axes.
@@ -124,8 +124,8 @@ class Loops:
       tensor = next((t for t in waiting if t[:3] == key), None)
       if tensor:
         waiting.remove(tensor)
-        (self.element_bytes[number], self.rows[number], self.copies[number],
-         self.is_operand[number]) = tensor[3:]
+        (self.element_bytes[number], self.rows[number],
+         self.layout_copies[number], self.is_operand[number]) = tensor[3:]
 
   def tiles(self, output_bounds, kernel_bounds) -> np.ndarray:
     """int64 [tiles, loops], from int [tiles, rank] and [tiles, filter rank]."""

@@ -8,6 +8,7 @@ programs        a file of HLO or StableHLO -> what the compiler takes
 tpu_compiler    HLO -> kernels and their tiles, by Google's TPU compiler
 costs           what a kernel computes and moves
 loops           how often the computations of a program run
+stored          how a kernel stores what it reads, and its memory
 libtpu          that compiler: the TPUs it knows, where it is, its C API
 subprocesses    lowers functions and runs libtpu in processes of their own
 features        HLO -> node features, opcodes, edges

@@ -69,7 +69,7 @@ class Stored(NamedTuple):
   listed_bytes: int  # Of an element, as features have it: 4 of other types.
   element_bytes: float  # Below 1 of packed ones.
   rows: int  # Of a layout tile; 16 of some 2-byte elements, 32 of 1 byte.
-  copies: int = 0  # In layout tiles of 8 rows, for an operation each.
+  layout_copies: int = 0  # In tiles of 8 rows, for an operation each.
   is_operand: bool = False  # Of a product, as it is.
 
 

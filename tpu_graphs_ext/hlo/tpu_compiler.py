@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import collections
 import re
-from collections.abc import Iterator
 from typing import Any, NamedTuple, Optional
 
 from tpu_graphs_ext import files
@@ -22,7 +21,6 @@ from tpu_graphs_ext.hlo import (
   programs,
   protos,
   subprocesses,
-  tiles,
 )
 
 # An estimate of 2^63-1 cycles, or half of it, means an infeasible tile.
@@ -37,9 +35,6 @@ _FREE = frozenset({'parameter', 'constant', 'bitcast', 'tuple', 'after-all',
                    'get-tuple-element', 'partition-id', 'replica-id',
                    'add-dependency', 'domain', 'opt-barrier', 'copy-done',
                    'async-update', 'async-done'})
-# In reading a note: no JSON, or of another form.
-_NOT_NOTED = (UserError, LookupError, ValueError, TypeError, AttributeError,
-              OverflowError)
 _TRANSFERS = ('all-', 'async-start', 'collective-', 'send', 'recv', 'infeed',
               'outfeed', 'reduce-scatter', 'copy-start', 'rng-get')
 
@@ -158,87 +153,6 @@ def root_of(kernel: protos.HloModuleProto) -> protos.HloInstructionProto:
   return protos.by_id(entry.instructions)[entry.root_id]
 
 
-def stored_tensors(kernel: protos.HloModuleProto) -> list[tiles.Stored]:
-  """What a compiled kernel reads and writes; features tell half of it."""
-  tensors, readers = [], _Readers(kernel)
-  entry = protos.by_id(kernel.computations)[kernel.entry_computation_id]
-  for node in entry.instructions:
-    reading = readers.of(node, entry)
-    for shape in node.shape.tuple_shapes or [node.shape]:
-      layout, sizes = shape.layout, shape.dimensions
-      name = protos.TYPE_NAMES.get(shape.element_type, '')
-      size = layout.element_size_in_bits / 8 or tiles.element_bytes(name)
-      rows = [tile.dimensions[0] for tile in layout.tiles[:1]
-              if len(tile.dimensions) == 2]
-      is_tall = max(rows, default=0) > tiles.SUBLANES
-      tensors.append(tiles.Stored(node.id == entry.root_id, tuple(
-          sizes[dim] for dim in tiles.physical_dims(
-              layout.minor_to_major, len(sizes)) if sizes[dim] > 1),
-          tiles.element_bytes(tiles.listed_type(name)), size,
-          max([tiles.SUBLANES, *rows]),
-          is_tall * sum(is_copy for *_, is_copy in reading),
-          any(opcode in ('convolution', 'dot') and (is_tall or not is_copy)
-              for *_, opcode, is_copy in reading)))
-  return tensors
-
-
-class _Readers:
-  """Who reads a tensor, through fusions, bitcasts and changes of layout."""
-
-  def __init__(self, kernel: protos.HloModuleProto):
-    self._computations = protos.by_id(kernel.computations)
-    self._users = {}
-    for computation in kernel.computations:
-      for node in computation.instructions:
-        for operand in set(node.operand_ids):
-          self._users.setdefault((computation.id, operand), []).append(node)
-
-  def of(self, node, computation) -> set[tuple[int, int, str, bool]]:
-    """{(id of its computation, its own, opcode, whether it reads a copy)}."""
-    reading, seen = set(), set()
-    places = [(node.id, computation.id, (), False)]
-    while places:  # With the fusions that lead there, innermost last.
-      place = number, inside, callers, is_copy = places.pop()
-      users = self._users.get((inside, number), ())
-      for user in () if place in seen else users:
-        if user.opcode == 'fusion':
-          places += [(argument.id, called, (*callers, (user.id, inside)),
-                      is_copy) for called, argument in self._arguments(
-                          user, number)]
-        elif user.opcode in ('bitcast', 'copy'):
-          is_copied = is_copy or user.opcode == 'copy'
-          places.append((user.id, inside, callers, is_copied))
-          if user.id == self._computations[inside].root_id and callers:
-            *others, outside = callers
-            places.append((*outside, tuple(others), is_copied))
-        else:
-          reading.add((inside, user.id, user.opcode, is_copy))
-      seen.add(place)
-    return reading
-
-  def _arguments(self, fusion, operand: int) -> Iterator[tuple[int, Any]]:
-    """(id of the computation, parameter) for each place of an operand."""
-    places = {place for place, number in enumerate(fusion.operand_ids)
-              if number == operand}
-    for called in fusion.called_computation_ids:
-      for argument in self._computations[called].instructions:
-        if (argument.opcode == 'parameter'
-            and argument.parameter_number in places):
-          yield called, argument
-
-
-def limit_bytes(kernel: protos.HloModuleProto) -> Optional[int]:
-  """On-chip memory for a compiled kernel's blocks; None if it is not noted."""
-  node = root_of(kernel)
-  try:
-    sizes = [int(memory['size']) for memory in files.parse_json(
-        node.backend_config, node.name)['scoped_memory_configs']
-             if int(memory['memory_space']) == protos.ON_CHIP]
-    return sizes[0] if sizes and 0 < sizes[0] < 1 << 63 else None
-  except _NOT_NOTED:
-    return None
-
-
 def window_of(node: protos.HloInstructionProto) -> Optional[Window]:
   """The compiler's tile of an instruction; None if it noted none."""
   try:
@@ -252,8 +166,8 @@ def window_of(node: protos.HloInstructionProto) -> Optional[Window]:
       return None
     return Window(output, filters,
                   cycles if 0 < cycles < INFEASIBLE_CYCLES else None)
-  except _NOT_NOTED:
-    return None
+  except (UserError, ValueError, TypeError, AttributeError, OverflowError):
+    return None  # No JSON, or of another form.
 
 
 def kernels_of(module: protos.HloModuleProto) -> CompiledProgram:

@@ -23,7 +23,7 @@ from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.engine import out_of_range, pretrained, scoring, threads
 from tpu_graphs_ext.engine.settings import TOP_CONFIGS
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.hlo import features, kernel_sources, tpu_compiler
+from tpu_graphs_ext.hlo import features, kernel_sources, stored
 from tpu_graphs_ext.hlo.kernel_sources import never_timed
 from tpu_graphs_ext.serving import compiler_report, tf_program, tile_ranking
 from tpu_graphs_ext.tasks import feature_stats
@@ -133,8 +133,8 @@ def rank_kernel(ranker: scoring.Ranker, source: kernel_sources.SourceKernel,
   """
   explainer = explainer_of(ranker, source.kernel, loops, tpu)
   if source.compiled.module is not None:
-    explainer.loops.note(tpu_compiler.stored_tensors(source.compiled.module),
-                         tpu_compiler.limit_bytes(source.compiled.module))
+    explainer.loops.note(stored.tensors_of(source.compiled.module),
+                         stored.limit_bytes(source.compiled.module))
   kernel, default_notes = _with_default(source, explainer.loops)
   legal, notes = legal_tiles(explainer, kernel)
   unfamiliar = out_of_range.of_nodes(ranker, kernel)

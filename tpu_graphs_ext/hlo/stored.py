@@ -1,0 +1,91 @@
+"""How a compiled kernel stores what it reads and writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Optional
+
+from tpu_graphs_ext import files
+from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.hlo import protos, tiles, tpu_compiler
+
+
+def tensors_of(kernel: protos.HloModuleProto) -> list[tiles.Stored]:
+  """What a compiled kernel reads and writes; features tell half of it."""
+  tensors, readers = [], _Readers(kernel)
+  entry = protos.by_id(kernel.computations)[kernel.entry_computation_id]
+  for node in entry.instructions:
+    reading = readers.of(node, entry)
+    for shape in node.shape.tuple_shapes or [node.shape]:
+      layout, sizes = shape.layout, shape.dimensions
+      name = protos.TYPE_NAMES.get(shape.element_type, '')
+      size = layout.element_size_in_bits / 8 or tiles.element_bytes(name)
+      rows = [tile.dimensions[0] for tile in layout.tiles[:1]
+              if len(tile.dimensions) == 2]
+      is_tall = max(rows, default=0) > tiles.SUBLANES
+      tensors.append(tiles.Stored(node.id == entry.root_id, tuple(
+          sizes[dim] for dim in tiles.physical_dims(
+              layout.minor_to_major, len(sizes)) if sizes[dim] > 1),
+          tiles.element_bytes(tiles.listed_type(name)), size,
+          max([tiles.SUBLANES, *rows]),
+          is_tall * sum(is_copy for *_, is_copy in reading),
+          any(opcode in ('convolution', 'dot') and (is_tall or not is_copy)
+              for *_, opcode, is_copy in reading)))
+  return tensors
+
+
+def limit_bytes(kernel: protos.HloModuleProto) -> Optional[int]:
+  """On-chip memory for a compiled kernel's blocks; None if it is not noted."""
+  node = tpu_compiler.root_of(kernel)
+  try:
+    sizes = [int(memory['size']) for memory in files.parse_json(
+        node.backend_config, node.name)['scoped_memory_configs']
+             if int(memory['memory_space']) == protos.ON_CHIP]
+    return sizes[0] if sizes and 0 < sizes[0] < 1 << 63 else None
+  except (UserError, LookupError, ValueError, TypeError, OverflowError):
+    return None  # No JSON, or of another form.
+
+
+class _Readers:
+  """Who reads a tensor, through fusions, bitcasts and changes of layout."""
+
+  def __init__(self, kernel: protos.HloModuleProto):
+    self._computations = protos.by_id(kernel.computations)
+    self._users = {}
+    for computation in kernel.computations:
+      for node in computation.instructions:
+        for operand in set(node.operand_ids):
+          self._users.setdefault((computation.id, operand), []).append(node)
+
+  def of(self, node, computation) -> set[tuple[int, int, str, bool]]:
+    """{(id of its computation, its own, opcode, whether it reads a copy)}."""
+    reading, seen = set(), set()
+    places = [(node.id, computation.id, (), False)]
+    while places:  # With the fusions that lead there, innermost last.
+      place = number, inside, callers, is_copy = places.pop()
+      users = self._users.get((inside, number), ())
+      for user in () if place in seen else users:
+        if user.opcode == 'fusion':
+          places += [(argument.id, called, (*callers, (user.id, inside)),
+                      is_copy) for called, argument in self._arguments(
+                          user, number)]
+        elif user.opcode in ('bitcast', 'copy'):
+          is_copied = is_copy or user.opcode == 'copy'
+          places.append((user.id, inside, callers, is_copied))
+          if user.id == self._computations[inside].root_id and callers:
+            *others, outside = callers
+            places.append((*outside, tuple(others), is_copied))
+        else:
+          reading.add((inside, user.id, user.opcode, is_copy))
+      seen.add(place)
+    return reading
+
+  def _arguments(self, fusion, operand: int) -> Iterator[tuple[int, Any]]:
+    """(id of the computation, parameter) for each place of an operand."""
+    places = {place for place, number in enumerate(fusion.operand_ids)
+              if number == operand}
+    for called in fusion.called_computation_ids:
+      for argument in self._computations[called].instructions:
+        if (argument.opcode == 'parameter'
+            and argument.parameter_number in places):
+          yield called, argument
