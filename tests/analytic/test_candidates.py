@@ -457,9 +457,12 @@ def test_less_memory_if_the_compiler_says_so():
   module.computations[0].instructions[1].backend_config = json.dumps({
       'scoped_memory_configs': [{'memory_space': '1', 'size': str(2 ** 24)}]
   }).encode()
-  for tpu in 'v5p', 'v7x':  # Of 16 MiB, and 32.
-    legal = candidates.candidates(loops_of(module, MACHINES[tpu])).tiles
-    assert legal[legal[:, 1] == 8, 0].max() == 128
+  # Of 16 MiB, 32, and less than it says.
+  for machine in (MACHINES['v5p'], MACHINES['v7x'], dataclasses.replace(
+      MACHINES['v7x'], vmem_limit_bytes=2 ** 23)):
+    legal = candidates.candidates(loops_of(module, machine)).tiles
+    assert legal[legal[:, 1] == 8, 0].max() == min(
+        128, machine.vmem_limit_bytes >> 17)
 
 
 def batched(image_turned, filter_turned, summands):
@@ -500,6 +503,37 @@ def test_operands_of_a_batch_are_copied_when_turned(turned, summands, copies):
         copy if copy > 1 else plain for copy in copies]
 
 
+def computed_in_float32(module):
+  """The module, with an image that is the sum of two tensors in float32."""
+  entry = module.computations[0]
+  image, *others = entry.instructions
+  add(entry, 20, 'parameter', image.shape.dimensions, parameter_number=2)
+  image.shape.element_type = protos.PrimitiveType.Value('F32')
+  total = add(entry, 21, 'add', image.shape.dimensions, operands=[10, 20])
+  kept = [image, entry.instructions[-2], total, *others]
+  del entry.instructions[:]
+  entry.instructions.extend(kept)
+  entry.instructions[-1].operand_ids[0] = 21
+  return module
+
+
+@pytest.mark.parametrize('is_batch, copies', [(True, 2), (False, 1)])
+def test_an_image_computed_in_float32_beside_a_turned_filter(is_batch, copies):
+  if is_batch:
+    module = batched(False, True, 256)
+  else:  # [64, 256] x [512, 256].
+    module = product(64, 256, 512, element_type='BF16')
+    _, right, root = module.computations[0].instructions
+    right.shape.dimensions[:] = [512, 256]
+    numbers = root.convolution_dimension_numbers
+    numbers.kernel_input_feature_dimension = 1
+    numbers.kernel_output_feature_dimension = 0
+  loops = loops_of(computed_in_float32(module), MACHINES['v6e'])
+  held, _ = candidates.memory(loops)
+  image = (loops.nest.streams.kind == 0) & (loops.nest.streams.copies[:, 0] > 0)
+  assert held.nest.streams.copies[image, 0].tolist() == [copies / 2]
+
+
 def test_an_image_without_a_batch_is_not_turned():
   """f32 [256, 64] read as [64, 256], as of a dense layer's gradient."""
   module = product(64, 256, 512)
@@ -523,22 +557,22 @@ def test_a_softmax_needs_the_sums_beside_its_result():
 
 def test_sums_over_lanes_are_kept_in_each_of_them():
   """bf16 [64, 256] x [256, 512], and sums of its rows; tiles of 32 rows."""
-  for dimension, sizes in ((0, [512]), (1, [64])):
+  for dimensions, sizes, sums in (([0], [512], 0), ([1], [64], 1),
+                                  ([0, 1], [], 0)):
     module = product(64, 256, 512, element_type='BF16')
     entry = module.computations[0]
     add(entry, 13, 'parameter', [], parameter_number=2)
-    add(entry, 14, 'reduce', sizes, operands=[12, 13]).dimensions.append(
-        dimension)
+    add(entry, 14, 'reduce', sizes, operands=[12, 13], dimensions=dimensions)
     add(entry, 15, 'tuple', [], operands=[12, 14])
     entry.root_id = 15
     loops = loops_of(module, MACHINES['v6e'])
     held, _ = candidates.memory(loops)
-    assert held.lane_sums == dimension and not loops.lane_sums
+    assert held.lane_sums == sums and not loops.lane_sums
     tile = np.array([[4, 2, 32]])
     kept = held.counts(tile)['footprint_bytes']
     held.lane_sums = 0
     kept -= held.counts(tile)['footprint_bytes']
-    assert kept == dimension * 32 * 128 * 4
+    assert kept == sums * 32 * 128 * 4
 
 
 def test_few_summands_in_rows_are_16_for_the_matrix_unit():
