@@ -71,10 +71,10 @@ def test_copies_of_each_other_are_read_once():
      8388609),
     ('{"scoped_memory_configs": [{"memory_space": "5", "size": "16"},'
      '{"memory_space": "1", "size": "32"}]}', 32),
-    ('{"scoped_memory_configs": []}', None), ('{}', None), ('', None),
-    ('{"scoped_memory_configs": [{"memory_space": "1"}]}', None),
-    ('{"scoped_memory_configs": [{"memory_space": "1", "size": "-4"}]}', None),
-    ('{"scoped_memory_configs": 7}', None), ('[', None), ('[]', None)])
+    ('{"scoped_memory_configs": []}', 0), ('{}', 0), ('', 0),
+    ('{"scoped_memory_configs": [{"memory_space": "1"}]}', 0),
+    ('{"scoped_memory_configs": [{"memory_space": "1", "size": "-4"}]}', 0),
+    ('{"scoped_memory_configs": 7}', 0), ('[', 0), ('[]', 0)])
 def test_memory_that_the_compiler_gave_a_kernel(config, size):
   module = elementwise([8, 128])
   module.computations[0].instructions[1].backend_config = config.encode()

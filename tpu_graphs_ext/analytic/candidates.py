@@ -74,6 +74,7 @@ def memory(loops: Loops) -> tuple[Loops, float]:
   if loops.is_compiled and kind < 2 and not machine.copies:
     return _noted_memory(loops)
   if loops.is_compiled and machine.copies and loops.is_product:
+    # The compiler leaves it, though larger tiles were timed on a v3.
     most_bytes = machine.vmem_limit_bytes - _KEPT
   if machine.copies and loops.is_pooling:
     return _held(loops, _pooled_copies(loops), streams.follows, 0.0), most_bytes
@@ -219,12 +220,13 @@ def _bounds(loops: Loops, place: int) -> list[int]:
   # An update in place leaves the rest of the tensor.
   unit, machine = int(loops.unit[place]), loops.machine
   units, step = -(-int(loops.written[place]) // unit), _step(loops, place)
-  # Whole elements of an image with zeros in between; newer compilers also try
-  # parts.
+  # Of an image with zeros in between whole elements; newer compilers also try
+  # parts of them.
   whole = math.lcm(step, _zeros_step(loops, place))
   step = whole if machine.copies else step
-  bounds = sorted({*tiles.bound_candidates(units, step),
-                   *tiles.bound_candidates(units, whole)}, reverse=True)
+  bounds = sorted({bound for each in {step, whole}
+                   for bound in tiles.bound_candidates(units, each)},
+                  reverse=True)
   if place < loops.rank and unit > 1 and loops.windows[place] > 1:
     return [units]  # Windows in rows or columns are not cut,
   if place == loops.rank - 2 and step == 1 and loops.windows[place + 1] > 1:

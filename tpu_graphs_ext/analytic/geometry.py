@@ -110,10 +110,10 @@ class Loops:
         (int(whole[-1]), LANES)]
 
   def note(self, tensors: Sequence[Stored],
-           limit_bytes: Optional[int] = None) -> None:
+           limit_bytes: int = 0) -> None:
     """Takes what features do not tell: a compiled kernel's tensors, and the
-    memory for its blocks if that is not the generation's usual."""
-    if limit_bytes and limit_bytes < self.machine.vmem_limit_bytes:
+    memory for its blocks if that is less than its generation's."""
+    if 0 < limit_bytes < self.machine.vmem_limit_bytes:
       self.machine = dataclasses.replace(
           self.machine, vmem_limit_bytes=limit_bytes)
     streams, waiting, self.is_compiled = self.nest.streams, [*tensors], True

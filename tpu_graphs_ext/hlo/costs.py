@@ -11,9 +11,8 @@ from typing import NamedTuple, Optional
 
 import numpy as np
 
-from tpu_graphs_ext import files
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.hlo import protos, tiles
+from tpu_graphs_ext.hlo import protos, stored, tiles
 
 # They move or rename values.
 _MOVES = frozenset({
@@ -71,7 +70,8 @@ def _cost(kernel: protos.HloModuleProto,
   entry = protos.by_id(kernel.computations)[kernel.entry_computation_id]
   nodes = protos.by_id(entry.instructions)
   root = nodes[entry.root_id]
-  moved, in_hbm, on_chip = 0, 0, _scoped_bytes(root)
+  moved, in_hbm = 0, 0
+  on_chip = stored.noted_bytes(root, 'used_scoped_memory_configs')
   tensors = [(nodes[operand].shape, _bytes_read(place, root, nodes, known))
              for place, operand in enumerate(root.operand_ids)]
   tensors.append((root.shape, known[root.called_computation_ids[0]]
@@ -106,17 +106,6 @@ def _bytes_of(shape) -> int:
   bits = shape.layout.element_size_in_bits or 8 * tiles.element_bytes(
       protos.TYPE_NAMES.get(shape.element_type, ''))  # Fewer if packed.
   return -(-math.prod(shape.dimensions) * bits // 8)
-
-
-def _scoped_bytes(root) -> int:
-  """On-chip memory that the compiler gave the kernel itself."""
-  try:
-    used = files.parse_json(
-        root.backend_config, root.name)['used_scoped_memory_configs']
-    return sum(int(each['size']) for each in used
-               if int(each['memory_space']) == protos.ON_CHIP)
-  except (UserError, ValueError, LookupError, TypeError, OverflowError):
-    return 0
 
 
 def _bytes_read(place: int, node, nodes: dict, known: dict) -> Optional[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Optional
+from typing import Any
 
 from tpu_graphs_ext import files
 from tpu_graphs_ext.errors import UserError
@@ -34,16 +34,21 @@ def tensors_of(kernel: protos.HloModuleProto) -> list[tiles.Stored]:
   return tensors
 
 
-def limit_bytes(kernel: protos.HloModuleProto) -> Optional[int]:
-  """On-chip memory for a compiled kernel's blocks; None if it is not noted."""
-  node = tpu_compiler.root_of(kernel)
+def limit_bytes(kernel: protos.HloModuleProto) -> int:
+  """On-chip memory for a compiled kernel's blocks; 0 if it is not noted."""
+  return noted_bytes(tpu_compiler.root_of(kernel), 'scoped_memory_configs')
+
+
+def noted_bytes(node: protos.HloInstructionProto, note: str) -> int:
+  """On-chip memory by a note of the compiler; 0 without one, or of another
+  form."""
   try:
-    sizes = [int(memory['size']) for memory in files.parse_json(
-        node.backend_config, node.name)['scoped_memory_configs']
-             if int(memory['memory_space']) == protos.ON_CHIP]
-    return sizes[0] if sizes and 0 < sizes[0] < 1 << 63 else None
+    size = sum(int(each['size']) for each in files.parse_json(
+        node.backend_config, node.name)[note]
+               if int(each['memory_space']) == protos.ON_CHIP)
+    return size if 0 < size < 1 << 63 else 0
   except (UserError, LookupError, ValueError, TypeError, OverflowError):
-    return None  # No JSON, or of another form.
+    return 0
 
 
 class _Readers:
@@ -63,8 +68,10 @@ class _Readers:
     places = [(node.id, computation.id, (), False)]
     while places:  # With the fusions that lead there, innermost last.
       place = number, inside, callers, is_copy = places.pop()
-      users = self._users.get((inside, number), ())
-      for user in () if place in seen else users:
+      if place in seen:
+        continue
+      seen.add(place)
+      for user in self._users.get((inside, number), ()):
         if user.opcode == 'fusion':
           places += [(argument.id, called, (*callers, (user.id, inside)),
                       is_copy) for called, argument in self._arguments(
@@ -77,7 +84,6 @@ class _Readers:
             places.append((*outside, tuple(others), is_copied))
         else:
           reading.add((inside, user.id, user.opcode, is_copy))
-      seen.add(place)
     return reading
 
   def _arguments(self, fusion, operand: int) -> Iterator[tuple[int, Any]]:
