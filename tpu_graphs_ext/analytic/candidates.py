@@ -82,10 +82,10 @@ def memory(loops: Loops) -> tuple[Loops, float]:
 
 
 def _noted_memory(loops: Loops) -> tuple[Loops, float]:
-  """The same of a product or pooling whose compiled kernel is at hand.
+  """The same for a product or pooling whose compiled kernel is known.
 
-  Operands on the chip need no blocks. Sums have room in a whole result of 4
-  bytes, or need it; a softmax keeps them.
+  Operands on the chip need no blocks. Sums are kept in a whole result of 4
+  bytes, else beside the result; those that a softmax reads always beside it.
   """
   streams, size = loops.nest.streams, loops.element_bytes[:, np.newaxis]
   most_bytes = loops.machine.vmem_limit_bytes * _FILLS[loops.is_pooling]
@@ -100,15 +100,15 @@ def _noted_memory(loops: Loops) -> tuple[Loops, float]:
     copies, is_exact = _operand_copies(loops)
     if is_exact:
       most_bytes = loops.machine.vmem_limit_bytes - _KEPT
-    # A sum over lanes has a number in each of them until its end; of a square
-    # it is not known which of its dimensions is summed.
+    # A sum over lanes keeps a number for each lane until it ends. Of a square
+    # result it is unknown which dimension is summed.
     lane_sums = int((
         is_result[:, 0] & (streams.size.prod(1) > 1)
         & (streams.size != loops.size[loops.rank - 1]).all(1)).sum())
-  # Each operation that reads a copy has two blocks of it, not all together.
+  # Operations that read a copy do not share its two blocks.
   others = np.maximum(loops.layout_copies - 1, 0)[:, np.newaxis]
   copies = copies + 2 * others * ~on_chip
-  # Of what no loop changes there is one block; then there is none.
+  # A tensor that no loop changes has one block, and on the chip none.
   held = _held(loops, copies - on_chip,
                np.where(on_chip, 0, streams.follows), sum_bytes)
   held.lane_sums = lane_sums
@@ -116,14 +116,15 @@ def _noted_memory(loops: Loops) -> tuple[Loops, float]:
 
 
 def _pooled_copies(loops: Loops) -> np.ndarray:
-  """What windows are read from has a copy in float32, [streams, 1]."""
+  """Blocks more of what windows are read from, in float32: [streams, 1]."""
   return 4 / loops.element_bytes[:, np.newaxis] * (
       loops.nest.streams.kind[:, np.newaxis] == geometry.INPUT)
 
 
 def _held(loops: Loops, copies: np.ndarray, follows: np.ndarray,
           sum_bytes: float) -> Loops:
-  """Loops that hold so many more blocks, [streams, 1], that follow [.., 12]."""
+  """The loops with so many blocks more, [streams, 1], of streams that follow
+  these axes, [streams, 12], and so many bytes for a sum."""
   streams, size = loops.nest.streams, loops.element_bytes[:, np.newaxis]
   streams = streams._replace(
       copies=copies.astype(np.float32), follows=follows.astype(np.float32),
@@ -165,9 +166,10 @@ def _times_copied(loops: Loops, is_summed: np.ndarray,
                   is_plain: np.ndarray) -> np.ndarray:
   """How often an operand is copied for the matrix unit, int [streams, 1].
 
-  Twice if it is transposed: a filter has its summands in rows, and an image of
-  a batch of products in lanes. If so in a batch, the other one too if it must
-  lose what pads its summands, or is an image that is computed in float32.
+  Twice if it is transposed: the unit wants a filter's summands in rows, and in
+  a batch of products an image's in lanes. If one operand of a batch is
+  transposed, the other is copied twice as well where its summands are padded,
+  or where it is an image computed in float32.
   """
   streams, size = loops.nest.streams, loops.element_bytes[:, np.newaxis]
   image, filters = ((streams.copies > 0) & (

@@ -56,11 +56,12 @@ class Loops:
     element_bytes, rows: [streams], of an element, of a layout tile; features
       say 8 rows.
     is_compiled: whether that is known, see `note`, and of streams these two:
-    layout_copies: int [streams], in tiles of 8 rows, for an operation each.
+    layout_copies: int [streams], operations that read a copy of it in layout
+      tiles of 8 rows.
     is_operand: bool [streams], those that a product reads as they are.
     on_chip: bool [streams], those that do not move.
-    lane_sums: number of results of which tiles have a sum in each lane, which
-      counts as memory.
+    lane_sums: number of results that are summed over lanes and whose partial
+      sums count as memory.
     windows: int [rank], elements of the window of a pooling or a softmax.
   """
 

@@ -69,8 +69,9 @@ class Stored(NamedTuple):
   listed_bytes: int  # Of an element, as features have it: 4 of other types.
   element_bytes: float  # Below 1 of packed ones.
   rows: int  # Of a layout tile; 16 of some 2-byte elements, 32 of 1 byte.
-  layout_copies: int = 0  # In tiles of 8 rows, for an operation each.
-  is_operand: bool = False  # Of a product, as it is.
+  # Operations that read a copy of it in layout tiles of 8 rows.
+  layout_copies: int = 0
+  is_operand: bool = False  # Whether a product reads it as it is.
 
 
 def bound_candidates(units: int, step: int = 1) -> list[int]:
