@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import NamedTuple
 
 from tpu_graphs_ext.errors import UserError, shortened
 from tpu_graphs_ext.hlo import protos
@@ -100,55 +101,64 @@ def product_of(module: protos.HloModuleProto) -> Product | GroupedProduct:
   in main memory, before and after any conversion. Raises UserError, which names
   what is in the way, if it computes anything else, or with other types.
   """
-  root = _Values(module).root
+  tables = protos.by_id(protos.nodes(module)), {
+      each.id: each.root_id for each in module.computations}
+  root = _value(tables, tables[1][module.entry_computation_id])
   while root.node.opcode == 'tuple' and len(root.node.operand_ids) == 1:
     root, = root.operands()
   epilogue = _Epilogue(module.name, root)
-  grouped = [dot for dot in epilogue.dots if dot.node.opcode == 'ragged-dot']
-  if epilogue.others or not epilogue.dots or (grouped and (
-      len(epilogue.dots) > 1 or epilogue.operations)):
-    raise _refusal(module.name, epilogue)
-  if any(0 in value.dims for dot in epilogue.dots for value in dot.operands()):
+  dots, reasons = epilogue.dots, epilogue.others or epilogue.operations
+  is_grouped = 'ragged-dot' in {dot.node.opcode for dot in dots}
+  if epilogue.others or not dots or (
+      is_grouped and (len(dots) > 1 or epilogue.operations)):
+    if len(dots) != 1 and 'several results' not in reasons:
+      reasons = [*reasons, f'{len(dots)} products']
+    raise UserError(
+        f'{module.name}: blocks are ranked for a function that is one matrix '
+        'product, such as jnp.matmul or jnp.einsum of its two arguments, with '
+        'what follows it element by element, or for one jax.lax.ragged_dot '
+        f'alone; this one has {shortened(reasons)}')
+  if any(0 in value.dims for dot in dots for value in dot.operands()):
     raise UserError(f'{module.name}: multiplies a tensor without elements')
-  if grouped:
-    return _grouped(module.name, grouped[0], root)
+  if is_grouped:
+    return _grouped(module.name, dots[0], root)
   return _plain(module.name, epilogue, root)
 
 
-class _Values:
-  """The values of a module with its calls inlined, as JAX calls functions."""
+def _value(tables: tuple[dict, dict], number: int,
+           calls: tuple = ()) -> _Value:
+  """A value of a computation that `calls` lead to, behind calls and tuples.
 
-  def __init__(self, module: protos.HloModuleProto):
-    self.nodes = {node.id: node for node in protos.nodes(module)}
-    self.roots = {c.id: c.root_id for c in module.computations}
-    self.root = self.made(self.roots[module.entry_computation_id], ())
-
-  def made(self, number: int, calls: tuple) -> _Value:
-    """A value of a computation that `calls` lead to, behind calls, tuples."""
-    node = self.nodes[number]
-    if node.opcode == 'call':
-      return self.made(self.roots[node.called_computation_ids[0]],
-                       (*calls, number))
-    if node.opcode == 'parameter' and calls:
-      caller = self.nodes[calls[-1]]
-      return self.made(caller.operand_ids[node.parameter_number], calls[:-1])
-    if node.opcode == 'get-tuple-element':
-      parts = self.made(node.operand_ids[0], calls)
-      if parts.node.opcode == 'tuple':  # Else of a loop, a sort and the like.
-        return self.made(parts.node.operand_ids[node.tuple_index], parts.calls)
-    return _Value(self, node, calls)
+  Inlines calls, as JAX calls functions. `tables` are instructions, and roots of
+  computations, by their ids.
+  """
+  nodes, roots = tables
+  node = nodes[number]
+  if node.opcode == 'call':
+    return _value(tables, roots[node.called_computation_ids[0]],
+                  (*calls, number))
+  if node.opcode == 'parameter' and calls:
+    caller = nodes[calls[-1]]
+    return _value(
+        tables, caller.operand_ids[node.parameter_number], calls[:-1])
+  if node.opcode == 'get-tuple-element':
+    parts = _value(tables, node.operand_ids[0], calls)
+    if parts.node.opcode == 'tuple':  # Else of a loop, a sort and the like.
+      return _value(
+          tables, parts.node.operand_ids[node.tuple_index], parts.calls)
+  return _Value(tables, node, calls)
 
 
 class _Value:
   """What an instruction makes, where certain calls lead to it."""
 
-  def __init__(self, values, node, calls):
-    self._values, self.node, self.calls = values, node, calls
+  def __init__(self, tables, node, calls):
+    self._tables, self.node, self.calls = tables, node, calls
     self.key = node.id, calls
     self.dims = list(node.shape.dimensions)
 
   def operands(self) -> list[_Value]:
-    return [self._values.made(number, self.calls)
+    return [_value(self._tables, number, self.calls)
             for number in self.node.operand_ids]
 
   def stored(self) -> _Value:
@@ -193,30 +203,21 @@ class _Epilogue:
     self.operations, self.others = sorted(operations), sorted(others)
 
 
-def _refusal(name: str, epilogue: _Epilogue) -> UserError:
-  reasons = epilogue.others or epilogue.operations
-  if len(epilogue.dots) != 1 and 'several results' not in reasons:
-    reasons = [*reasons, f'{len(epilogue.dots)} products']
-  return UserError(
-      f'{name}: blocks are ranked for a function that is one matrix product, '
-      'such as jnp.matmul or jnp.einsum of its two arguments, with what '
-      'follows it element by element, or for one jax.lax.ragged_dot alone; '
-      f'this one has {shortened(reasons)}')
-
-
 def _plain(name: str, epilogue: _Epilogue, root: _Value) -> Product:
-  dots = [_Dot(name, dot) for dot in epilogue.dots]
-  shared = set.intersection(*({dot.left.key, dot.right.key} for dot in dots))
-  if len(dots) > 1:
-    for dot in dots:
-      if dot.left.key not in shared:
-        dot.turn()
-    if len(shared) != 1 or len({dot.sizes for dot in dots}) > 1:
-      raise UserError(f'{name}: has {len(dots)} products of different rows or '
-                      'sizes; blocks are ranked for products that share one '
-                      'argument, as those of a gate do')
-  batch, rows, inner, columns = dots[0].sizes
-  results = batch * rows * columns
+  dots = epilogue.dots
+  shared = set.intersection(*(
+      {operand.stored().key for operand in dot.operands()} for dot in dots))
+  # einsum may swap them: rows are of the operand that all products share.
+  sides = [sorted(_sides(name, dot), key=lambda side: (
+      len(dots) > 1 and side.stored.key not in shared,
+      side.stored.node.parameter_number)) for dot in dots]
+  if len(dots) > 1 and (len(shared) != 1 or len({
+      (*left[1:], *right[1:]) for left, right in sides}) > 1):
+    raise UserError(f'{name}: has {len(dots)} products of different rows or '
+                    'sizes; blocks are ranked for products that share one '
+                    'argument, as those of a gate do')
+  left, right = sides[0]
+  results = left.batch * left.others * right.others
   if math.prod(root.dims) != results:
     raise UserError(
         f'{name}: its result has not the {results:,} elements of its product; '
@@ -230,44 +231,42 @@ def _plain(name: str, epilogue: _Epilogue, root: _Value) -> Product:
   if epilogue.operations:
     ignored.append('computing ' + ', '.join(epilogue.operations))
   return Product(
-      batch, rows, inner, columns, _bytes(name, dots[0].left),
-      _bytes(name, dots[0].right), _bytes(name, root), dots[0].narrow,
-      len(dots), extra_bytes, tuple(ignored))
+      left.batch, left.others, left.inner, right.others,
+      _bytes(name, left.stored), _bytes(name, right.stored),
+      _bytes(name, root), _narrow(dots[0].operands()), len(dots), extra_bytes,
+      tuple(ignored))
 
 
-class _Dot:
-  """A product of two parameters; rows are of the lower number."""
+class _Side(NamedTuple):
+  """An operand of a product, and its elements along each kind of dimension."""
+  stored: _Value  # A parameter.
+  batch: int
+  inner: int
+  others: int
 
-  def __init__(self, name: str, dot: _Value):
-    numbers, operands = dot.node.dot_dimension_numbers, dot.operands()
-    batch, inner, rows = _sizes(operands[0], numbers.lhs_batch_dimensions,
-                                numbers.lhs_contracting_dimensions)
-    *_, columns = _sizes(operands[1], numbers.rhs_batch_dimensions,
-                         numbers.rhs_contracting_dimensions)
-    self.sizes = batch, rows, inner, columns
-    self.narrow = _narrow(operands)
-    self.left, self.right = (operand.stored() for operand in operands)
-    for operand in self.left, self.right:
-      opcode = operand.node.opcode
-      if opcode != 'parameter':
-        raise UserError(
-            f'{name}: {opcode} computes an operand of its product; blocks are '
-            'ranked for products of arguments, which may be transposed, '
-            'reshaped and converted first' + (
-                '. A JAX before 0.6 lowers jax.lax.ragged_dot like this; name '
-                'the Python of a later one with --jax_python'
-                if opcode == 'select' else ''))
-    if self.left.key == self.right.key:
-      raise UserError(f'{name}: multiplies an argument by itself; blocks are '
-                      'ranked for products of two arguments')
-    if self.left.node.parameter_number > self.right.node.parameter_number:
-      self.turn()  # einsum may swap them.
 
-  def turn(self) -> None:
-    """Makes rows of the columns."""
-    self.left, self.right = self.right, self.left
-    batch, rows, inner, columns = self.sizes
-    self.sizes = batch, columns, inner, rows
+def _sides(name: str, dot: _Value) -> list[_Side]:
+  numbers, sides = dot.node.dot_dimension_numbers, []
+  for operand, side in zip(dot.operands(), ('lhs', 'rhs')):
+    batch, inner = (getattr(numbers, f'{side}_{kind}_dimensions')
+                    for kind in ('batch', 'contracting'))
+    others = set(range(len(operand.dims))) - {*batch, *inner}
+    sides.append(_Side(operand.stored(), *(
+        math.prod(operand.dims[dim] for dim in dims)
+        for dims in (batch, inner, others))))
+    opcode = sides[-1].stored.node.opcode
+    if opcode != 'parameter':
+      raise UserError(
+          f'{name}: {opcode} computes an operand of its product; blocks are '
+          'ranked for products of arguments, which may be transposed, '
+          'reshaped and converted first' + (
+              '. A JAX before 0.6 lowers jax.lax.ragged_dot like this; name '
+              'the Python of a later one with --jax_python'
+              if opcode == 'select' else ''))
+  if sides[0].stored.key == sides[1].stored.key:
+    raise UserError(f'{name}: multiplies an argument by itself; blocks are '
+                    'ranked for products of two arguments')
+  return sides
 
 
 def _grouped(name: str, dot: _Value, root: _Value) -> GroupedProduct:
@@ -284,14 +283,6 @@ def _grouped(name: str, dot: _Value, root: _Value) -> GroupedProduct:
       kind, *sizes.dims, *x.dims, w.dims[1 if kind == 'dlhs' else -1],
       _bytes(name, x.stored()), _bytes(name, w.stored()), _bytes(name, root),
       _narrow((x, w)))
-
-
-def _sizes(value, batch, contracted) -> tuple[int, int, int]:
-  """(batch, contracted, other) elements of an operand."""
-  others = [size for dim, size in enumerate(value.dims)
-            if dim not in batch and dim not in contracted]
-  return (math.prod(value.dims[dim] for dim in batch),
-          math.prod(value.dims[dim] for dim in contracted), math.prod(others))
 
 
 def _narrow(operands) -> str:
