@@ -91,9 +91,8 @@ class AnalyticTime:
     kernels = list(kernels)
     for kernel, loops in zip(kernels, geometry.loops_of(
         kernels, MACHINES[self.tpu])):
-      explainer = explain.Explainer(loops)
       yield kernel, scoring.Scores(
-          explainer.terms(explainer.tiles(kernel.config_feat)).time,
+          explain.terms(loops, loops.tiles_of(kernel.config_feat)).time,
           scoring.first_copies(kernel.config_feat))
 
 
@@ -145,11 +144,12 @@ def gains(ranker: scoring.Ranker, kernels: Partition) -> str:
   for kernel in kernels:
     default = kernel_sources.default_of(kernel)
     try:
-      explainer = tile_search.explainer_of(ranker, kernel)
+      loops, = geometry.loops_of([kernel], tile_search.machine_of(ranker))
     except UserError:
       continue
-    kernel_tiles = explainer.tiles(kernel.config_feat)
-    times = explainer.terms(kernel_tiles).time
+    kernel_tiles = loops.tiles_of(kernel.config_feat)
+    times = explain.terms(
+        loops, kernel_tiles, tile_search.constants_of(ranker, loops)).time
     scores = ranker.scored(ranker.prepared(kernel)).of_tiles
     both = np.stack([part[default] / part - 1
                      for part in (times, kernel.runtime_ns)])

@@ -150,7 +150,7 @@ def test_products_of_types_that_features_do_not_have(element_type, bits, size):
   whole = loops.whole[np.newaxis]
   needed = 1024 * (size * (1.25 * (8 * 4 + 64 * 2) + 8 * 2) + 4 * 8 * 2)
   assert held.counts(whole)['footprint_bytes'] == needed
-  shown, = explain.Explainer(loops).explain(whole)
+  shown, = explain.explain(loops, whole)
   assert shown.footprint_bytes == needed != loops.counts(
       whole)['footprint_bytes']
 
@@ -278,7 +278,7 @@ def test_times_of_a_large_product_are_those_of_its_blocks(tpu):
   machine, sizes = MACHINES[tpu], (4096, 8192, 4096)
   loops = loops_of(product(*sizes, element_type='BF16'), machine)
   tiles = candidates.candidates(loops, 2000).tiles
-  tile_ns = explain.Explainer(loops).terms(tiles).time.min()
+  tile_ns = explain.terms(loops, tiles).time.min()
   plain = products.Product(1, *sizes, 2, 2, 2)
   block_ns = blocks.times_ns(plain, blocks.usual_blocks(
       plain, machine, machine.vmem_limit_bytes), machine).min()
@@ -342,10 +342,10 @@ def test_the_tiles_of_real_files_are_listed(shared_data):
   for kernel in kernels:
     if not kernel.config_feat.any():
       continue  # A reshape that was not tiled.
-    explainer = explain.Explainer(*geometry.loops_of([kernel]))
-    legal = candidates.candidates(explainer.loops)
+    loops, = geometry.loops_of([kernel])
+    legal = candidates.candidates(loops)
     listed += len(np.unique(kernel.config_feat, axis=0))
-    more = legal.with_extra(explainer.tiles(kernel.config_feat))
+    more = legal.with_extra(loops.tiles_of(kernel.config_feat))
     assert len(more.tiles) == len(legal.tiles), kernel.tile_id
   assert listed == 5820
 

@@ -21,8 +21,8 @@ def test_its_time_ranks_the_real_kernels(shared_data):
   for kernel in tuning.read_tile_kernels(
       str(shared_data / 'op_tuning_data.pb')):
     if kernel.num_configs >= 10:
-      explainer = explain.Explainer(*geometry.loops_of([kernel]))
-      predicted = explainer.terms(explainer.tiles(kernel.config_feat)).time
+      loops, = geometry.loops_of([kernel])
+      predicted = explain.terms(loops, loops.tiles_of(kernel.config_feat)).time
       taus.append(metrics.pair_agreement(kernel.runtime_rel, predicted)[1])
       slowdowns.append(metrics.slowdown_of(
           kernel.runtime_rel, np.argsort(predicted, kind='stable')[:5]))

@@ -11,6 +11,7 @@ import pytest
 from support import model_checks as checks
 from support.tiny_hlo import add, elementwise, product, written
 from tpu_graphs_ext import cli
+from tpu_graphs_ext.analytic import explain, geometry
 from tpu_graphs_ext.analytic.machines import MACHINES
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.engine import scoring
@@ -318,9 +319,12 @@ def test_times_of_another_generation_are_by_its_own_constants():
   peak_ns = 2 * 4096 * 8192 * 4096 / MACHINES['v6e'].flops_per_ns
   assert peak_ns < of_v6e < 1.53 * peak_ns < of_v3 / 5
   # A model of that generation explains by the same constants.
-  explainers = [tile_search.explainer_of(dataclasses.replace(
-      ranker_of(kernel), tpu=of_model), kernel.kernel, tpu=tpu)
-                for of_model, tpu in (('', 'v6e'), ('v6e', ''), ('', ''))]
-  first, second, third = (explainer.terms(explainer.loops.whole[np.newaxis])
-                          .time for explainer in explainers)
+  times = []
+  for of_model, tpu in ('', 'v6e'), ('v6e', ''), ('', ''):
+    ranker = dataclasses.replace(ranker_of(kernel), tpu=of_model)
+    loops, = geometry.loops_of(
+        [kernel.kernel], tile_search.machine_of(ranker, tpu))
+    times.append(explain.terms(loops, loops.whole[np.newaxis],
+                               tile_search.constants_of(ranker, loops)).time)
+  first, second, third = times
   assert first == second != third

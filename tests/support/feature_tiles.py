@@ -28,9 +28,11 @@ def kernel_of_module(module, output_bounds=((),), kernel_bounds=((),)):
 
 
 def explained(kernel, row, constants=None):
-  """One row of `config_feat`, explained."""
-  explainer = explain.Explainer(*geometry.loops_of([kernel]), constants)
-  return explainer.explain(explainer.tiles(row[np.newaxis]))[0]
+  """One row of `config_feat`, explained; `constants` replace a TPU v3's."""
+  loops, = geometry.loops_of([kernel])
+  return explain.explain(
+      loops, loops.tiles_of(row[np.newaxis]),
+      dataclasses.replace(loops.machine.constants, **(constants or {})))[0]
 
 
 def loops_of(module, machine=MACHINES['v3']):

@@ -134,48 +134,40 @@ def in_bytes(count: float) -> str:
   return f'{count / 1024 ** power:.{min(power, 1)}f} {units[power]}'
 
 
-class Explainer:
-  """Explains the tiles of one kernel; `loops` is its loop nest."""
+def terms(loops: Loops, tiles: np.ndarray,
+          constants: Optional[TpuConstants] = None) -> Terms:
+  """Arrays float64 [configs] for tiles int64 [configs, loops].
 
-  def __init__(self, loops: Loops,
-               constants: Optional[Mapping[str, float]] = None):
-    """`constants`, by name, replace those of the loops' machine."""
-    self.loops = loops
-    self._constants = dataclasses.replace(
-        loops.machine.constants, **(constants or {}))
+  `constants`: None for those of the loops' machine.
+  """
+  return _terms(loops.counts(tiles), constants or loops.machine.constants)
 
-  def terms(self, tiles: np.ndarray) -> Terms:
-    """Arrays float64 [configs] for tiles int64 [configs, loops]."""
-    return _terms(self.loops.counts(tiles), self._constants)
 
-  def tiles(self, config_feat: np.ndarray) -> np.ndarray:
-    """int64 [configs, loops]: tile bounds of rows of float32 [configs, 24]."""
-    return self.loops.tiles_of(config_feat)
-
-  def explain(self, tiles: np.ndarray) -> list[Explanation]:
-    """Explains tiles int64 [configs, loops]."""
-    loops = self.loops
-    every = np.concatenate([loops.whole[np.newaxis], tiles])
-    counted = loops.counts(every)
-    held, _ = candidates.memory(loops)
-    if held is not loops:
-      counted['footprint_bytes'] = held.counts(every)['footprint_bytes']
-    sizes = (loops.output_bounds(tiles), loops.kernel_bounds(tiles),
-             *loops.elements(tiles))
-    explanations = []
-    for place, of_tile in enumerate(
-        zip(*(table.tolist() for table in sizes)), 1):
-      counts = {name: float(values[place]) for name, values in counted.items()}
-      explanations.append(Explanation(
-          *map(tuple, of_tile), **{name: int(counts[name]) for name in (
-              'output_tiles', 'kernel_tiles', 'streams', 'moved_bytes',
-              'block_bytes', 'footprint_bytes')},
-          least_bytes=int(counted['moved_bytes'][0]),
-          padding=round(counts['padding'], 4),
-          rounding=round(counts['rounding'], 4),
-          terms=Terms(*map(float, dataclasses.astuple(
-              _terms(counts, self._constants))))))
-    return explanations
+def explain(loops: Loops, tiles: np.ndarray,
+            constants: Optional[TpuConstants] = None) -> list[Explanation]:
+  """Explains tiles int64 [configs, loops]; for `constants` see `terms`."""
+  constants = constants or loops.machine.constants
+  every = np.concatenate([loops.whole[np.newaxis], tiles])
+  counted = loops.counts(every)
+  held, _ = candidates.memory(loops)
+  if held is not loops:
+    counted['footprint_bytes'] = held.counts(every)['footprint_bytes']
+  sizes = (loops.output_bounds(tiles), loops.kernel_bounds(tiles),
+           *loops.elements(tiles))
+  explanations = []
+  for place, of_tile in enumerate(
+      zip(*(table.tolist() for table in sizes)), 1):
+    counts = {name: float(values[place]) for name, values in counted.items()}
+    explanations.append(Explanation(
+        *map(tuple, of_tile), **{name: int(counts[name]) for name in (
+            'output_tiles', 'kernel_tiles', 'streams', 'moved_bytes',
+            'block_bytes', 'footprint_bytes')},
+        least_bytes=int(counted['moved_bytes'][0]),
+        padding=round(counts['padding'], 4),
+        rounding=round(counts['rounding'], 4),
+        terms=Terms(*map(float, dataclasses.astuple(
+            _terms(counts, constants))))))
+  return explanations
 
 
 def _terms(counted: Mapping[str, Any], constants: TpuConstants) -> Terms:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tpu_graphs_ext.analytic.explain import Explainer, in_bytes
+from tpu_graphs_ext.analytic.explain import explain, in_bytes
 from tpu_graphs_ext.analytic.geometry import loops_of
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel, bounds_of
@@ -150,10 +150,10 @@ def cost_rows(kernel: Kernel, configs: Sequence[int]) -> list[tuple[str, ...]]:
   if (kernel.node_feat.shape[1] < len(schema.NODE_FEATURES)
       or kernel.config_feat.shape[1] < len(schema.CONFIG_FEATURES)):
     return []
-  explainer = Explainer(*loops_of([kernel]))
-  if explainer.loops.products > 1:
+  loops, = loops_of([kernel])
+  if loops.products > 1:
     return []
-  tiles = explainer.explain(explainer.tiles(kernel.config_feat[list(configs)]))
+  tiles = explain(loops, loops.tiles_of(kernel.config_feat[list(configs)]))
   return [
       ('steps', *(f'{tile.steps:,}' for tile in tiles)),
       ('bytes moved', *(in_bytes(tile.moved_bytes) for tile in tiles)),

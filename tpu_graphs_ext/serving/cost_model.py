@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from tpu_graphs_ext import files
-from tpu_graphs_ext.analytic import explain
+from tpu_graphs_ext.analytic import explain, geometry
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import STORED_NAMES, Kernel, readable
 from tpu_graphs_ext.engine import pretrained, rank, scoring
@@ -240,38 +240,42 @@ class CostModel:
     """
     self._require_own_process()
     kernel = kernel_of(kernel)
-    explainer = self._explainer(kernel)
+    loops = self._loops(kernel)
     if isinstance(tile, rank.Choice):
       tile = tile.output_bounds, tile.kernel_bounds
     rows = self._with_tiles(kernel, [tile]).config_feat
-    if explainer.loops.products > 1:
-      raise UserError(f'{kernel.tile_id}: fuses {explainer.loops.products} '
-                      'products, of which the formula counts only the last')
-    return explainer.explain(explainer.tiles(rows))[0]
+    if loops.products > 1:
+      raise UserError(f'{kernel.tile_id}: fuses {loops.products} products, of '
+                      'which the formula counts only the last')
+    return explain.explain(
+        loops, loops.tiles_of(rows),
+        tile_search.constants_of(self._ranker, loops))[0]
 
-  def _explainer(self, kernel: Kernel, tpu: str = '') -> explain.Explainer:
+  def _loops(self, kernel: Kernel, tpu: str = '') -> geometry.Loops:
     tile_search.require_tpu(self._ranker)
-    return tile_search.explainer_of(self._ranker, readable(never_timed(
-        kernel, np.zeros((1, _CONFIG_WIDTH), np.float32))), tpu=tpu)
+    kernel = readable(never_timed(
+        kernel, np.zeros((1, _CONFIG_WIDTH), np.float32)))
+    return geometry.loops_of(
+        [kernel], tile_search.machine_of(self._ranker, tpu))[0]
 
   def _legal_tiles(self, kernel: Kernel, tpu: str) -> np.ndarray:
     """Rows of `config_feat`, float32 [tiles, 24]."""
-    explainer = self._explainer(kernel, tpu)
-    legal, notes = tile_search.legal_tiles(explainer, never_timed(
+    loops = self._loops(kernel, tpu)
+    legal, notes = tile_search.legal_tiles(loops, never_timed(
         kernel, np.zeros((0, _CONFIG_WIDTH), np.float32)))
     if not len(legal.tiles):
       reason = (f'none of its {legal.combinations:,} tiles fits on-chip '
                 'memory, by estimate') if legal.combinations else notes[0]
       raise UserError(f'{kernel.tile_id}: {reason}; name the tiles with '
                       'bounds=')
-    return config_features(explainer.loops.kernel_bounds(legal.tiles),
-                           explainer.loops.output_bounds(legal.tiles))
+    return config_features(loops.kernel_bounds(legal.tiles),
+                           loops.output_bounds(legal.tiles))
 
   def _with_tiles(self, kernel: Kernel, bounds: Optional[BoundsLike]) -> Kernel:
     """The kernel with the tiles to score as its configurations, checked."""
     if bounds is not None:
       kernel = never_timed(kernel, config_rows(
-          bounds, lambda: self._explainer(kernel).loops.largest()))
+          bounds, lambda: self._loops(kernel).largest()))
     elif not np.size(kernel.config_feat):
       raise UserError(f'{kernel.tile_id}: has no config_feat; name the tiles '
                       'with bounds=')

@@ -15,9 +15,8 @@ import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
-from tpu_graphs_ext.analytic import candidates, explain, geometry
+from tpu_graphs_ext.analytic import candidates, explain, geometry, machines
 from tpu_graphs_ext.analytic.geometry import Loops
-from tpu_graphs_ext.analytic.machines import MACHINES, UNCHECKED
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.engine import out_of_range, pretrained, scoring, threads
@@ -64,8 +63,8 @@ def rank_source(ranker: scoring.Ranker, source: kernel_sources.Source,
   """Ranks the legal tiles of each kernel of a file or function."""
   kernels, faults = [], list(source.faults)
   ranked = [kernel for kernel in source.kernels if kernel.kernel is not None]
-  nests = geometry.loops_of([kernel.kernel for kernel in ranked], MACHINES[
-      source.tpu or ranker.tpu or schema.DEFAULT_TPU])
+  nests = geometry.loops_of([kernel.kernel for kernel in ranked],
+                            machine_of(ranker, source.tpu))
   for kernel, loops in tqdm(
       list(zip(ranked, nests)), 'kernels', unit='kernel', disable=None,
       leave=False):
@@ -85,7 +84,7 @@ def notes_of(ranker: scoring.Ranker,
              source: kernel_sources.Source) -> list[str]:
   """How the kernels were made, and what ranking their tiles is worth."""
   notes = [*source.notes]
-  if source.tpu in UNCHECKED:
+  if source.tpu in machines.UNCHECKED:
     notes.append(f'legal tiles and analytic time for a TPU {source.tpu} are '
                  "inferred from other generations' and not checked")
   if source.tpu and ranker.tpu and source.tpu != ranker.tpu:
@@ -106,19 +105,17 @@ def require_tpu(ranker: scoring.Ranker) -> None:
         'that a file lists, with --data, or in Python rows of config_feat')
 
 
-def explainer_of(ranker: scoring.Ranker, kernel: Kernel,
-                 loops: Optional[Loops] = None,
-                 tpu: str = '') -> explain.Explainer:
-  """Explains a kernel's tiles as of `tpu` or the model's generation.
+def machine_of(ranker: scoring.Ranker, tpu: str = '') -> machines.Machine:
+  """That of `tpu`, else of the model's generation, else a TPU v3."""
+  return machines.MACHINES[tpu or ranker.tpu or schema.DEFAULT_TPU]
 
-  `loops` are read unless passed. Times are by the constants that the model
-  learned if both are a TPU v3's, else by the generation's own.
-  """
-  loops = loops or geometry.loops_of(
-      [kernel], MACHINES[tpu or ranker.tpu or schema.DEFAULT_TPU])[0]
-  is_of_v3 = (MACHINES[ranker.tpu or schema.DEFAULT_TPU] is loops.machine
-              is MACHINES[schema.DEFAULT_TPU])
-  return explain.Explainer(loops, ranker.constants if is_of_v3 else None)
+
+def constants_of(ranker: scoring.Ranker, loops: Loops) -> machines.TpuConstants:
+  """Those that the model learned if both are a TPU v3's, else the machine's."""
+  is_of_v3 = machine_of(ranker) is loops.machine is machine_of(
+      ranker, schema.DEFAULT_TPU)
+  return dataclasses.replace(
+      loops.machine.constants, **(ranker.constants if is_of_v3 else {}))
 
 
 def rank_kernel(ranker: scoring.Ranker, source: kernel_sources.SourceKernel,
@@ -128,39 +125,48 @@ def rank_kernel(ranker: scoring.Ranker, source: kernel_sources.SourceKernel,
   """Ranks the legal tiles of one kernel, or raises a UserError.
 
   If it has more than `MOST_TILES`, an even sample is ranked. At most `at_once`
-  parts of them are scored side by side; for `loops` and `tpu` see
-  `explainer_of`.
+  parts of them are scored side by side; `loops` are read unless passed, for
+  `machine_of(ranker, tpu)`.
   """
-  explainer = explainer_of(ranker, source.kernel, loops, tpu)
+  loops = loops or geometry.loops_of(
+      [source.kernel], machine_of(ranker, tpu))[0]
+  constants = constants_of(ranker, loops)  # The next lines change the machine.
   if source.compiled.module is not None:
-    explainer.loops.note(stored.tensors_of(source.compiled.module),
-                         stored.limit_bytes(source.compiled.module))
-  kernel, default_notes = _with_default(source, explainer.loops)
-  legal, notes = legal_tiles(explainer, kernel)
+    loops.note(stored.tensors_of(source.compiled.module),
+               stored.limit_bytes(source.compiled.module))
+  kernel, default_notes = _with_default(source, loops)
+  legal, notes = legal_tiles(loops, kernel)
   unfamiliar = out_of_range.of_nodes(ranker, kernel)
   choices, default, default_from, compiled = [], None, '', source.compiled
   if len(legal.tiles) > 1:
     rows = features.config_features(
-        explainer.loops.kernel_bounds(legal.tiles),
-        explainer.loops.output_bounds(legal.tiles))  # float32 [tiles, 24]
+        loops.kernel_bounds(legal.tiles),
+        loops.output_bounds(legal.tiles))  # float32 [tiles, 24]
     unfamiliar += out_of_range.of_rows(
         ranker.stats.config, kernel.tile_id, 'config_feat', [rows])
     scores = _scores(ranker, kernel, rows, at_once)
-    times = explainer.terms(legal.tiles).time
+    times = explain.terms(loops, legal.tiles, constants).time
     order = np.lexsort((times, scores))
     chosen, default_from = _default(
         kernel, kernel_sources.FROM_COMPILER if compiled.window else
-        kernel_sources.FROM_FILE, explainer, legal.tiles)
-    default_ns = float(times[chosen]) if ranker.constants else None
-    place = int(np.flatnonzero(order == chosen)[0])
-    *choices, default = _choices(
-        kernel, explainer, legal.tiles, scores, order,
-        [*range(len(order))[:top_k], place], default_ns)
+        kernel_sources.FROM_FILE, loops, legal.tiles)
+    places = [*range(len(order))[:top_k],  # From 0; the default's at the end.
+              int(np.flatnonzero(order == chosen)[0])]
+    tiles, measured = legal.tiles[order[places]], _measured(kernel, loops)
+    for place, score, tile, explained in zip(
+        places, scores[order[places]].tolist(), tiles.tolist(),
+        explain.explain(loops, tiles, constants)):
+      time_ns = explained.time_ns if ranker.constants else None
+      choices.append(tile_ranking.TileChoice(
+          place + 1, score, explained, time_ns,
+          time_ns and time_ns / float(times[chosen]),
+          measured.get(tuple(tile))))
+    default = choices.pop()
   return tile_ranking.KernelRanking(
       name=kernel.tile_id, copies=source.copies, op_name=compiled.op_name,
       share=source.share, cycles=source.cycles,
       in_open_loop=compiled.in_open_loop, nodes=kernel.num_nodes,
-      opcodes=_opcodes(kernel), product=explainer.loops.product,
+      opcodes=_opcodes(kernel), product=loops.product,
       combinations=legal.combinations, fitting=legal.fitting,
       scored=len(legal.tiles), choices=choices, default=default,
       default_from=default_from, notes=[*source.notes, *default_notes, *notes],
@@ -180,14 +186,13 @@ def _with_default(source: kernel_sources.SourceKernel,
       'tiled here']
 
 
-def legal_tiles(explainer: explain.Explainer, kernel: Kernel
+def legal_tiles(loops: Loops, kernel: Kernel
                 ) -> tuple[candidates.Candidates, list[str]]:
   """Legal tiles, those of the kernel's own that the rules miss, and notes.
 
   Raises UserError if the kernel's own count elements.
   """
-  loops, notes = explainer.loops, []
-  listed = explainer.tiles(kernel.config_feat)
+  notes, listed = [], loops.tiles_of(kernel.config_feat)
   if _count_elements(kernel, listed, loops):
     raise UserError(f'{kernel.tile_id}: its tiles count elements, not layout '
                     'tiles, so they are not for a TPU, the only hardware whose '
@@ -234,36 +239,24 @@ def _scores(ranker: scoring.Ranker, kernel: Kernel, rows: np.ndarray,
         lambda part: ranker.scored(never_timed(kernel, part)).of_tiles, parts)))
 
 
-def _default(kernel: Kernel, default_from: str, explainer: explain.Explainer,
+def _default(kernel: Kernel, default_from: str, loops: Loops,
              tiles: np.ndarray) -> tuple[int, str]:
   """(place among the tiles, where it is from)."""
   row = kernel_sources.default_of(kernel)
   if row is None:  # By the machine's constants, not by those that are learned.
-    times = explain.Explainer(explainer.loops).terms(tiles).time
+    times = explain.terms(loops, tiles).time
     return int(np.argmin(times)), kernel_sources.FROM_TIME
-  wanted = explainer.tiles(kernel.config_feat[row:row + 1])
+  wanted = loops.tiles_of(kernel.config_feat[row:row + 1])
   return int((tiles == wanted).all(axis=1).argmax()), default_from
 
 
-def _choices(kernel: Kernel, explainer: explain.Explainer, tiles: np.ndarray,
-             scores: np.ndarray, order: np.ndarray, places: list[int],
-             default_ns: Optional[float]) -> list[tile_ranking.TileChoice]:
-  """Those at some places of the order, counted from 0; times only against a
-  default's."""
-  chosen, measured = order[places], {}
-  if (kernel.runtime_ns > 1).all():
-    runs = sorted(zip(kernel.runtime_ns.tolist(), map(
-        tuple, explainer.tiles(kernel.config_feat).tolist())), reverse=True)
-    measured = {tile: runtime_ns for runtime_ns, tile in runs}
-  choices = []
-  for place, score, tile, explained in zip(
-      places, scores[chosen].tolist(),
-      tiles[chosen].tolist(), explainer.explain(tiles[chosen])):
-    time_ns = None if default_ns is None else explained.time_ns
-    choices.append(tile_ranking.TileChoice(
-        place + 1, score, explained, time_ns, time_ns and time_ns / default_ns,
-        measured.get(tuple(tile))))
-  return choices
+def _measured(kernel: Kernel, loops: Loops) -> dict[tuple, int]:
+  """The least time in ns of each of the kernel's own tiles, if known."""
+  if not (kernel.runtime_ns > 1).all():
+    return {}
+  runs = sorted(zip(kernel.runtime_ns.tolist(), map(
+      tuple, loops.tiles_of(kernel.config_feat).tolist())), reverse=True)
+  return {tile: runtime_ns for runtime_ns, tile in runs}
 
 
 def _opcodes(kernel: Kernel) -> list[str]:
