@@ -2,8 +2,8 @@
 
 XLA's loops count in whole numbers. These are followed through everything that
 forwards them, as linear functions of the state that a loop carries: {0: 1,
-None: 3} is the state's element 0, plus 3. A value is such a function, a list of
-values for a tuple, or None if it is unknown.
+None: 3} is the state's element 0, plus 3. A value is such a function, which
+always has None, a list of values for a tuple, or None if it is unknown.
 """
 
 from __future__ import annotations
@@ -101,15 +101,14 @@ class _Values:
     computation = computations[number]
     self.nodes = protos.by_id(computation.instructions)
     self.root = self.nodes[computation.root_id]
-    self._arguments = arguments or []
+    self._arguments = dict(enumerate(arguments or []))
     self._nested = nested
-    self._known: dict[int, Value] = {}
+    self.of: dict[int, Value] = {}  # By the instruction's id.
     for node in self.nodes.values():  # In order: users after what they use.
-      self._known[node.id] = self._value(node)
+      self.of[node.id] = self._value(node)
 
-  def of(self, number: int) -> Value:
-    """The value of an instruction."""
-    return self._known[number]
+  def operands(self, node) -> list[Value]:
+    return [self.of[number] for number in node.operand_ids]
 
   def called(self, node) -> Optional[_Values]:
     """Those of the computation that a fusion or a call runs."""
@@ -117,18 +116,17 @@ class _Values:
     self.left[0] -= len(self.computations[number].instructions)
     if self._nested == _MOST_NESTED or self.left[0] < 0:
       return None
-    return _Values(self.computations, number, list(map(
-        self.of, node.operand_ids)), self.left, self._nested + 1)
+    return _Values(self.computations, number, self.operands(node), self.left,
+                   self._nested + 1)
 
   def _value(self, node) -> Value:
-    kind, operands = node.shape.element_type, node.operand_ids
+    kind = node.shape.element_type
     is_number = kind in _WHOLE and all(
         size == 1 for size in node.shape.dimensions)
     if not is_number and kind != _TUPLE:
       return None
     if node.opcode == 'parameter':
-      return (self._arguments[node.parameter_number]
-              if node.parameter_number < len(self._arguments) else None)
+      return self._arguments.get(node.parameter_number)
     if node.opcode == 'constant':
       numbers = [number for kind in ('s32s', 's64s', 'u32s', 'u64s')
                  for number in getattr(node.literal, kind)]
@@ -137,57 +135,55 @@ class _Values:
       # Tuples in tuples in tuples may stand for any number of values.
       return [None if isinstance(value, list) and any(
           isinstance(inner, list) for inner in value) else value
-              for value in map(self.of, operands)]
+              for value in self.operands(node)]
     if node.opcode in ('get-tuple-element', 'copy-done'):
-      whole = self.of(operands[0])
+      whole = self.of[node.operand_ids[0]]
       return (whole[node.tuple_index] if isinstance(whole, list)
               and node.tuple_index < len(whole) else None)
     if node.opcode in _FORWARDS:
-      return self.of(operands[0])
+      return self.of[node.operand_ids[0]]
     if node.opcode in ('fusion', 'call'):
       inner = self.called(node)
-      return inner and inner.of(inner.root.id)
+      return inner and inner.of[inner.root.id]
     if node.opcode in ('add', 'subtract', 'multiply'):
-      return _combined(node.opcode, *map(self.of, (operands[0], operands[1])))
+      return self.combined(node.opcode, node)
     return None
 
-
-def _combined(opcode: str, first: Value, second: Value) -> Value:
-  if not (isinstance(first, dict) and isinstance(second, dict)):
-    return None
-  if opcode == 'multiply':
-    if set(first) - {None}:
-      first, second = second, first
-    if set(first) - {None}:
+  def combined(self, opcode: str, node) -> Value:
+    """What the opcode makes of an instruction's first two operands."""
+    first, second = (self.of[node.operand_ids[side]] for side in (0, 1))
+    if not (isinstance(first, dict) and isinstance(second, dict)):
       return None
-    return _linear({key: number * first.get(None, 0)
-                    for key, number in second.items()})
-  sign = -1 if opcode == 'subtract' else 1
-  return _linear({key: first.get(key, 0) + sign * second.get(key, 0)
-                  for key in {**first, **second}})
-
-
-def _linear(terms: dict) -> Value:
-  if any(abs(number) > _MOST for number in terms.values()):
-    return None
-  return {key: number for key, number in terms.items() if number or key is None}
+    if opcode == 'multiply':
+      factor, other = sorted((first, second), key=len)
+      if len(factor) > 1:  # It is not constant either.
+        return None
+      terms = {key: number * factor[None] for key, number in other.items()}
+    else:
+      sign = -1 if opcode == 'subtract' else 1
+      terms = {key: first.get(key, 0) + sign * second.get(key, 0)
+               for key in {**first, **second}}
+    if max(map(abs, terms.values())) > _MOST:
+      return None
+    return {key: number for key, number in terms.items()
+            if number or key is None}
 
 
 def _call(node, values: _Values) -> tuple[Optional[int], list]:
   """(runs of what an instruction calls, each one's arguments)."""
-  operands = list(map(values.of, node.operand_ids))
+  operands = values.operands(node)
   if node.opcode == 'call':
     return 1, [operands]
   if node.opcode == 'conditional':  # Each branch counts, though one is taken.
     return 1, [[argument] for argument in operands[1:]]
   initial = operands[0] if operands else None
-  state = [{index: 1} for index in range(len(node.shape.tuple_shapes))]
+  state = [{index: 1, None: 0} for index in range(len(node.shape.tuple_shapes))]
   if not isinstance(initial, list):
     initial = [None] * len(state)
   body, condition, *_ = [*(
       _Values(values.computations, called, [state], values.left)
       for called in node.called_computation_ids), None, None]
-  after = body and body.of(body.root.id)
+  after = body and body.of[body.root.id]
   steps = [_step(index, value) for index, value in enumerate(
       after if isinstance(after, list) else [])]
   steps += [None] * (len(state) - len(steps))
@@ -200,7 +196,7 @@ def _step(index: int, after: Value) -> Optional[int]:
   """By how much a trip changes an element of the state, if always as much."""
   if not isinstance(after, dict) or {**after, None: 0} != {index: 1, None: 0}:
     return None
-  return (after.get(None, 0) + 2**31) % 2**32 - 2**31  # -1 may be unsigned.
+  return (after[None] + 2**31) % 2**32 - 2**31  # -1 may be unsigned.
 
 
 def _trips(node, values: _Values, initial: list, steps: list,
@@ -217,11 +213,10 @@ def _trips(node, values: _Values, initial: list, steps: list,
     return None if None in every else min(every, default=None)
   if node.opcode != 'compare':
     return None
-  first, second = node.operand_ids[0], node.operand_ids[1]
-  difference = _combined('subtract', values.of(first), values.of(second))
+  difference = values.combined('subtract', node)
   if difference is None:
     return None
-  start, step = difference.get(None, 0), 0
+  start, step = difference[None], 0
   for index, factor in difference.items():
     if index is None:
       continue
