@@ -34,9 +34,12 @@ def names(source):
 
 
 def test_tuning_data_has_runs(tmp_path):
-  timed, = kernel_sources.read_source(
-      written(tmp_path / 'data.pb', tiny_tuning.tile_data())).kernels
+  path = tmp_path / 'data.pb'
+  written(path, tiny_tuning.tile_data())
+  timed, = kernel_sources.read_source(path).kernels
   assert timed.kernel.num_configs == 2
+  path.write_bytes(gzip.compress(path.read_bytes()))
+  assert names(kernel_sources.read_source(path)) == [timed.name]
   assert kernel_sources.default_of(timed.kernel) == 0
   # Without times the default is the tile listed most, else the first.
   kernel = tiny_kernels.make_kernel('net_0', num_configs=5)

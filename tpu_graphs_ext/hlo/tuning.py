@@ -120,7 +120,7 @@ def read_tile_kernels(path: str) -> list[Kernel]:
 
 def _read(path: str, wanted: str, *readers: Callable) -> list:
   """What the readers make of a file."""
-  serialized = files.read_file(path)
+  serialized = files.read_file(path, unpack=True)
   data = parse_tuning_data(path, serialized)
   if data is None:
     raise UserError(
