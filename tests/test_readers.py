@@ -139,7 +139,7 @@ OPENS = {
     'engine/origin.py remember', 'engine/saved_weights.py _of_checkpoint',
     'files.py open_ordinary', 'files.py new_file', 'files.py new_folder',
     'files.py held_folder', 'hlo/protos.py _define',
-    'hlo/subprocesses.py _run', 'hlo/tuning.py write_results',
+    'hlo/tuning.py write_results',
     'sample/kernels.py unpacked',
     'serving/block_kernels.py checked', 'stacks/imports.py _silently',
     'stacks/versions.py _stack', 'sweep/pool.py called',

@@ -87,20 +87,19 @@ def _run(job: str, arguments: list[Any], content: bytes = b'',
       environment.update(libtpu.ENVIRONMENT, TMPDIR=folder)
     # Another Python may see this package, but no other folder beside it.
     os.symlink(_PACKAGE, os.path.join(folder, 'tpu_graphs_ext'))
-    # A file, because a pipe of more than 64 KiB must be fed while it is read.
-    path = os.path.join(folder, 'input')
-    with open(path, 'wb') as file:
+    # A pipe of more than 64 KiB would have to be fed while it is read.
+    with tempfile.TemporaryFile(dir=folder) as file:
       file.write(content)
-    try:
-      with open(path, 'rb') as file:
+      file.seek(0)
+      try:
         process = subprocess.Popen(
             children.command(_START, folder, json.dumps([job, arguments]),
                              python=python), stdin=file,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment,
             cwd=folder if job == 'compile' else None)
-    except OSError as error:
-      raise UserError(
-          f'--jax_python={python}: cannot be run ({error})') from error
+      except OSError as error:
+        raise UserError(
+            f'--jax_python={python}: cannot be run ({error})') from error
     _running.add(process)
     try:
       output, log = _outputs(job, process, progress)
