@@ -14,7 +14,7 @@ from tpu_graphs_ext.analytic import blocks as plain_blocks
 from tpu_graphs_ext.analytic import grouped_blocks, products
 from tpu_graphs_ext.analytic.machines import MACHINES
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.hlo import kernel_sources, libtpu, protos
+from tpu_graphs_ext.hlo import kernel_sources, protos
 from tpu_graphs_ext.serving import block_kernels, compiler_report
 
 USUAL = 'usual'  # Instead of blocks: a grid, `usual_blocks` of the formula.
@@ -77,7 +77,6 @@ def rank_function(function: Union[str, Callable[..., Any]], shapes: Any,
 
   With `check` the choices are compiled, by `block_kernels.checked`.
   """
-  tpu = libtpu.generation(tpu)  # Said before anything is lowered.
   lowered = kernel_sources.lowered(function, shapes, jax_python)
   product = products.product_of(protos.as_module(lowered))
   ranking = rank_blocks(product, tpu, blocks, top, vmem_limit)
@@ -91,18 +90,23 @@ def rank_blocks(product: AnyProduct, tpu: str,
 
   Args:
     product: what the kernel computes; see `analytic.products.product_of`.
-    tpu: generation, such as 'v5e'.
+    tpu: one of `machines.MACHINES`, such as 'v5e'.
     blocks: (bm, bk, bn) in elements, or as text '128x1024x512 256x512x512';
       'usual': those that a tuner would try.
     top: how many to return; None: all.
     vmem_limit: MiB of on-chip memory that the blocks may take; None: what the
       compiler gives a kernel that names no `vmem_limit_bytes`.
 
-  Raises UserError if the generation is unknown or has less memory, blocks are
-  not three whole numbers, or no kernel can have any of them.
+  Raises UserError if the generation has less memory, blocks are not three whole
+  numbers, or no kernel can have any of them.
   """
-  machine = MACHINES[libtpu.generation(tpu)]
-  limit = _limit_bytes(machine, tpu, vmem_limit)
+  machine = MACHINES[tpu]
+  limit, most = machine.vmem_limit_bytes, machine.vmem_bytes // _MIB
+  if vmem_limit is not None:
+    if not 0 < vmem_limit <= most:
+      raise UserError(f'vmem_limit={vmem_limit}: must be above 0 and at most '
+                      f'{most} MiB, the on-chip memory of a {tpu}')
+    limit = int(vmem_limit * _MIB)
   formula = (grouped_blocks if isinstance(product, products.GroupedProduct)
              else plain_blocks)
   candidates = (formula.usual_blocks(product, machine, limit)
@@ -129,16 +133,6 @@ def rank_blocks(product: AnyProduct, tpu: str,
           int(memory[index]), None if memory[index] <= machine.vmem_limit_bytes
           else math.ceil(memory[index] / _MIB) * _MIB)
       for index in order.tolist()], len(candidates), dropped)
-
-
-def _limit_bytes(machine, tpu: str, vmem_limit: Optional[float]) -> int:
-  if vmem_limit is None:
-    return machine.vmem_limit_bytes
-  most = machine.vmem_bytes // _MIB
-  if not 0 < vmem_limit <= most:
-    raise UserError(f'vmem_limit={vmem_limit}: must be above 0 and at most '
-                    f'{most} MiB, the on-chip memory of a {tpu}')
-  return int(vmem_limit * _MIB)
 
 
 def _checked(blocks: BlocksLike) -> np.ndarray:

@@ -196,8 +196,18 @@ class CostModel:
     if vmem_limit is not None and blocks is None:
       raise UserError('vmem_limit= goes with blocks=')
     if kernel_sources.is_program(kernel) and not str(kernel).endswith('.npz'):
-      return self._rank_program(kernel, shapes, top, bounds, blocks, tpu,
-                                jax_python, vmem_limit, progress)
+      if bounds is not None:
+        raise UserError('bounds= goes with a kernel; a program has several')
+      if isinstance(kernel, str) and not isinstance(shapes, (str, type(None))):
+        raise UserError(
+            f'shapes={shapes!r}: goes with a function, or as text with a '
+            "function's name; how many tiles to return is top=")
+      if blocks is not None:
+        return blocks_lib.rank_function(
+            kernel, shapes, tpu, blocks, top, jax_python, vmem_limit)
+      tile_search.require_tpu(self._ranker)
+      return tile_search.rank_source(self._ranker, kernel_sources.read_source(
+          kernel, shapes, tpu, jax_python, progress), top)
     kernel = kernel_of(kernel)
     if shapes is not None or blocks is not None:
       raise UserError('shapes= and blocks= go with a program, not a kernel')
@@ -209,22 +219,6 @@ class CostModel:
       bounds = self._legal_tiles(kernel, tpu)
     kernel = self._with_tiles(kernel, bounds)
     return rank.ranking_of(kernel, self._scores_of(kernel), top)
-
-  def _rank_program(
-      self, program, shapes, top, bounds, blocks, tpu, jax_python, vmem_limit,
-      progress) -> Union[SourceRanking, blocks_lib.BlockRanking]:
-    if bounds is not None:
-      raise UserError('bounds= goes with a kernel; a program has several')
-    if isinstance(program, str) and not isinstance(shapes, (str, type(None))):
-      raise UserError(
-          f'shapes={shapes!r}: goes with a function, or as text with a '
-          "function's name; how many tiles to return is top=")
-    if blocks is not None:
-      return blocks_lib.rank_function(
-          program, shapes, tpu, blocks, top, jax_python, vmem_limit)
-    tile_search.require_tpu(self._ranker)
-    return tile_search.rank_source(self._ranker, kernel_sources.read_source(
-        program, shapes, tpu, jax_python, progress), top)
 
   def explain(self, kernel: KernelLike,
               tile: Union[rank.Choice, Any]) -> explain.Explanation:
