@@ -30,34 +30,37 @@ NEW = ('v5e', 'v5p', 'v6e', 'v7x')  # Whose lists by the compiler were at hand.
 MOST_CYCLES = 10 ** 12  # The compiler says of more that a tile cannot be.
 
 
+def choices(module, tpu='v3'):
+  """The bounds of each loop of a module."""
+  return candidates.choices_of(loops_of(module, MACHINES[tpu]))
+
+
 def test_bounds_of_a_product():
   """f32 [1024, 512] x [512, 384]: rows of 8 of the filter are lanes elsewhere.
 
   Rows: 128 of 8, in lanes nowhere: plain bounds and those rounded up to 16.
   Columns: 384 / 128. Summands: 64 rows of 8 of the filter, lanes of the image.
   """
-  rows, columns, summed = candidates.choices_of(
-      loops_of(product(1024, 512, 384)))
+  rows, columns, summed = choices(product(1024, 512, 384))
   assert rows == [128, 64, 48, 43, 32, 26, 22, 19, 16, 15, 13, 12, 11, 10, 9,
                   8, 7, 6, 5, 4, 3, 2, 1]
   assert columns == [3, 2, 1]
   assert summed == [64, 32, 16]
   # Other kernels have plain bounds.
-  assert candidates.choices_of(loops_of(elementwise([1024, 384]))) == [
+  assert choices(elementwise([1024, 384])) == [
       [128, 64, 43, 32, 26, 22, 19, 16, 15, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4,
        3, 2, 1], [3, 2, 1]]
 
 
 def test_a_reshape_has_tiles():
   """f32 [1000] as [1, 1000]: 8 layout tiles of [2, 128]."""
-  assert candidates.choices_of(loops_of(elementwise(
-      [1, 1000], opcode='reshape'))) == [[1], [8, 4, 3, 2, 1]]
+  assert choices(elementwise([1, 1000], opcode='reshape')) == [
+      [1], [8, 4, 3, 2, 1]]
 
 
 def test_windows_are_cut_and_images_in_rows_are_not():
   """Windows of [5, 3] of images [9, 10, 256, 30], features in rows of 8."""
-  assert candidates.choices_of(loops_of(
-      pooling([9, 10, 256, 30], (5, 3, 1, 1)))) == [
+  assert choices(pooling([9, 10, 256, 30], (5, 3, 1, 1))) == [
       [9, 5, 3, 2, 1], [10, 5, 4, 3, 2, 1], [32, 16], [1],
       [5, 3, 2, 1], [3, 2, 1]]
 
@@ -114,8 +117,7 @@ def test_tall_bfloat16_may_be_cut_in_an_operand_with_float32():
     image, right, root, *rest = entry.instructions
     del entry.instructions[:]
     entry.instructions.extend([image, *rest, right, root])
-    assert candidates.choices_of(loops_of(
-        in_tall_tiles(module, {'parameter.10'}, 16)))[0] == bounds
+    assert choices(in_tall_tiles(module, {'parameter.10'}, 16))[0] == bounds
 
 
 def test_a_tensors_sizes_of_one_do_not_matter():
@@ -163,18 +165,15 @@ def test_layout_tiles_of_16_or_32_rows_are_not_cut():
   left, right, result = (node.name for node in made().computations[
       -1].instructions)
   plain = [8, 4, 3, 2, 1], [3, 2, 1], [64, 32, 16]
-  assert candidates.choices_of(loops_of(made())) == [*plain]
+  assert choices(made()) == [*plain]
   for name in left, result:  # Rows of both.
-    assert candidates.choices_of(loops_of(in_tall_tiles(
-        made(), {name}, 16))) == [[8, 4, 2], *plain[1:]]
+    assert choices(in_tall_tiles(made(), {name}, 16)) == [
+        [8, 4, 2], *plain[1:]]
   # The right one's rows are whole lanes of the left one.
-  assert candidates.choices_of(loops_of(in_tall_tiles(
-      made(), {right}, 16))) == [*plain]
-  assert candidates.choices_of(loops_of(in_tall_tiles(
-      made('S8'), {left}, 32)))[0] == [8, 4]
+  assert choices(in_tall_tiles(made(), {right}, 16)) == [*plain]
+  assert choices(in_tall_tiles(made('S8'), {left}, 32))[0] == [8, 4]
   # Tensors of 8 rows, which any of 4 bytes has.
-  assert candidates.choices_of(loops_of(in_tall_tiles(
-      made('F32'), {left}, 8)))[0] == plain[0]
+  assert choices(in_tall_tiles(made('F32'), {left}, 8))[0] == plain[0]
   # Without a product what is read as it is may be cut, unless it is copied.
   for name, opcode, rows in (
       ('elementwise', 'tanh', [8, 4, 2]), ('parameter.10', 'tanh', plain[0]),
@@ -184,8 +183,7 @@ def test_layout_tiles_of_16_or_32_rows_are_not_cut():
       entry = module.computations[0]
       add(entry, 12, 'tanh', [64, 256], operands=[11], element_type='BF16')
       entry.root_id = 12
-    assert candidates.choices_of(loops_of(in_tall_tiles(
-        module, {name}, 16))) == [rows, [2, 1]]
+    assert choices(in_tall_tiles(module, {name}, 16)) == [rows, [2, 1]]
 
 
 def test_rows_of_an_image_have_no_blocks_of_256():
@@ -193,24 +191,22 @@ def test_rows_of_an_image_have_no_blocks_of_256():
 
   A third of 512 layout tiles is 171: 192 of 256 rows at a time.
   """
-  def rows(tpu):
-    return candidates.choices_of(loops_of(module, MACHINES[tpu]))[0]
-
   module = product(4096, 64, 384)
-  assert rows('v7x') == rows('v6e') and 192 not in rows('v7x')
+  rows = choices(module, 'v7x')[0]
+  assert rows == choices(module, 'v6e')[0] and 192 not in rows
   entry = module.computations[0]
   image = entry.instructions[0].shape
   image.dimensions[:] = [64, 4096]
   numbers = entry.instructions[2].convolution_dimension_numbers
   numbers.input_batch_dimension, numbers.input_feature_dimension = 1, 0
-  assert rows('v7x') == rows('v6e') and 176 in rows('v7x')
+  rows = choices(module, 'v7x')[0]
+  assert rows == choices(module, 'v6e')[0] and 176 in rows
 
 
 def test_blocks_of_a_v7x_also_have_256_columns():
-  for tpu, machine in MACHINES.items():
-    assert candidates.choices_of(loops_of(
-        product(64, 512, 640, element_type='BF16'), machine))[1] == (
-            [5, 4, 3, 2, 1] if tpu == 'v7x' else [5, 3, 2, 1])
+  for tpu in MACHINES:
+    assert choices(product(64, 512, 640, element_type='BF16'), tpu)[1] == (
+        [5, 4, 3, 2, 1] if tpu == 'v7x' else [5, 3, 2, 1])
 
 
 @pytest.mark.parametrize(('window', 'listed'), [
@@ -218,8 +214,7 @@ def test_blocks_of_a_v7x_also_have_256_columns():
     ((1, 5, 1), [[9, 5, 3, 2, 1], [6], [3, 2, 1]])])
 def test_windows_in_rows_or_columns_are_not_cut(window, listed):
   """Sums of 5 columns or rows of [9, 48, 384], as of a running maximum."""
-  assert candidates.choices_of(
-      loops_of(pooling([9, 48, 384], window)))[:3] == listed
+  assert choices(pooling([9, 48, 384], window))[:3] == listed
 
 
 def test_an_operand_that_is_a_slice_has_whole_lanes_too():
@@ -233,7 +228,7 @@ def test_an_operand_that_is_a_slice_has_whole_lanes_too():
   numbers = root.convolution_dimension_numbers
   numbers.input_batch_dimension = numbers.output_feature_dimension = 1
   numbers.kernel_output_feature_dimension = 1
-  assert candidates.choices_of(loops_of(module))[0] == [64, 32, 16]
+  assert choices(module)[0] == [64, 32, 16]
 
 
 @pytest.mark.parametrize(('dims', 'cut_by'), [
@@ -248,8 +243,7 @@ def test_whose_short_results_are_cut(dims, cut_by):
     del field[:]
   root.shape.dimensions.extend(dims[:-1])
   root.shape.layout.minor_to_major.extend(range(len(dims) - 1)[::-1])
-  assert {tpu for tpu, machine in MACHINES.items() if candidates.choices_of(
-      loops_of(module, machine))[-2] != [12]} == cut_by
+  assert {tpu for tpu in MACHINES if choices(module, tpu)[-2] != [12]} == cut_by
 
 
 def test_tiles_of_a_results_columns_are_equally_large():
@@ -260,7 +254,7 @@ def test_tiles_of_a_results_columns_are_equally_large():
   root.shape.dimensions.pop()
   root.shape.layout.minor_to_major.pop(0)
   for tpu, listed in (('v3', [170, 96, 64, 48, 32, 16]), ('v6e', [170, 16])):
-    assert candidates.choices_of(loops_of(module, MACHINES[tpu]))[0] == listed
+    assert choices(module, tpu)[0] == listed
   # A product's may be of two sizes: sums of its 1024 rows beside itself.
   module = product(1024, 512, 384)
   entry = module.computations[0]
@@ -268,8 +262,7 @@ def test_tiles_of_a_results_columns_are_equally_large():
   add(entry, 14, 'reduce', [1024], operands=[12, 13]).dimensions.append(1)
   add(entry, 15, 'tuple', [], operands=[12, 14])
   entry.root_id = 15
-  assert candidates.choices_of(
-      loops_of(module, MACHINES['v6e']))[0] == [128, 64, 48, 32, 16]
+  assert choices(module, 'v6e')[0] == [128, 64, 48, 32, 16]
 
 
 @pytest.mark.parametrize('tpu', NEW)
