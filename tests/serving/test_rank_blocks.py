@@ -170,8 +170,12 @@ def test_a_gate_is_two_products_of_the_same_rows():
   assert (gate.weights, gate.m, gate.k, gate.n) == (2, 512, 256, 1024)
   assert '2 products of the same rows' in gate.text()
   other = with_epilogue('multiply', second=True)
-  dot = protos.by_id(other.computations[0].instructions)[41]
-  dot.operand_ids[0] = 40
+  nodes = protos.by_id(other.computations[0].instructions)
+  nodes[40].shape.dimensions[:], dot = [512, 256], nodes[41]
+  dot.operand_ids[:] = [40, 11]  # The second argument is shared.
+  gate = product_of(other)
+  assert (gate.weights, gate.m, gate.k, gate.n) == (2, 1024, 256, 512)
+  dot.operand_ids[1] = 40
   with pytest.raises(UserError, match='multiplies an argument by itself'):
     product_of(other)
 
