@@ -168,6 +168,17 @@ def test_a_window_of_another_tensor_is_not_a_default(source_kernel):
         'tensor than the one that is tiled here']
 
 
+def test_a_kernel_of_less_memory_has_the_times_that_the_model_learned():
+  module = elementwise([32, 256])
+  tpu_compiler.root_of(module).backend_config = json.dumps({
+      'scoped_memory_configs': [{'memory_space': '1', 'size': '40000'}]
+  }).encode()
+  kernel = with_window(source_kernel_of(module), (2, 2))
+  ranking = rank_kernel(ranker_of(kernel), kernel)
+  assert ranking.fitting < ranking.combinations
+  assert ranking.default.tile.terms.launch == 1000
+
+
 def test_kernels_of_one_tile():
   source_kernel = source_kernel_of(elementwise([8, 100]))
   ranking = rank_kernel(ranker_of(source_kernel), source_kernel)
