@@ -147,9 +147,15 @@ def rank_kernel(ranker: scoring.Ranker, source: kernel_sources.SourceKernel,
     scores = _scores(ranker, kernel, rows, at_once)
     times = explain.terms(loops, legal.tiles, constants).time
     order = np.lexsort((times, scores))
-    chosen, default_from = _default(
-        kernel, kernel_sources.FROM_COMPILER if compiled.window else
-        kernel_sources.FROM_FILE, loops, legal.tiles)
+    row = kernel_sources.default_of(kernel)
+    if row is None:  # By the machine's constants, not by learned ones.
+      default_from = kernel_sources.FROM_TIME
+      chosen = explain.terms(loops, legal.tiles).time.argmin()
+    else:
+      default_from = (kernel_sources.FROM_COMPILER if compiled.window else
+                      kernel_sources.FROM_FILE)
+      chosen = (legal.tiles == loops.tiles_of(
+          kernel.config_feat[row:row + 1])).all(axis=1).argmax()
     places = [*range(len(order))[:top_k],  # From 0; the default's at the end.
               int(np.flatnonzero(order == chosen)[0])]
     tiles, measured = legal.tiles[order[places]], _measured(kernel, loops)
@@ -237,17 +243,6 @@ def _scores(ranker: scoring.Ranker, kernel: Kernel, rows: np.ndarray,
   with ThreadPoolExecutor(min(threads.cores(), at_once)) as pool:
     return np.concatenate(list(pool.map(
         lambda part: ranker.scored(never_timed(kernel, part)).of_tiles, parts)))
-
-
-def _default(kernel: Kernel, default_from: str, loops: Loops,
-             tiles: np.ndarray) -> tuple[int, str]:
-  """(place among the tiles, where it is from)."""
-  row = kernel_sources.default_of(kernel)
-  if row is None:  # By the machine's constants, not by those that are learned.
-    times = explain.terms(loops, tiles).time
-    return int(np.argmin(times)), kernel_sources.FROM_TIME
-  wanted = loops.tiles_of(kernel.config_feat[row:row + 1])
-  return int((tiles == wanted).all(axis=1).argmax()), default_from
 
 
 def _measured(kernel: Kernel, loops: Loops) -> dict[tuple, int]:
