@@ -190,17 +190,15 @@ def lowered(function: Any, arguments: Any, jax_python: str = '') -> bytes:
   """A function of JAX or TensorFlow as a serialized `HloModuleProto`.
 
   One that is named is lowered in another process. `arguments` are their shapes
-  as text; for a named function the name of another that returns them; the tuple
-  itself, see `lowering.lower`; or None for a `tf.function` with a signature.
+  as text; for a named function the name of another that returns them; or those
+  of `lowering.lower`.
   """
   if isinstance(function, str):
     lowering.require_names(function, arguments or '', jax_python)
     return subprocesses.lower_named(function, arguments or '', jax_python)
   if isinstance(arguments, str):
     arguments = lowering.arguments_of_shapes(function, arguments)
-  elif arguments is not None and not isinstance(arguments, (tuple, list)):
-    arguments = (arguments,)
-  return lowering.lower(function, arguments or ())
+  return lowering.lower(function, arguments)
 
 
 def default_of(kernel: Kernel) -> Optional[int]:

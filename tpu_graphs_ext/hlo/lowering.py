@@ -148,18 +148,20 @@ def arguments_of_shapes(function: Callable, text: str) -> tuple:
     raise UserError(f'--shapes: {reason_of(error)}{hint}') from error
 
 
-def lower(function: Any, arguments: tuple, name: str = '') -> bytes:
+def lower(function: Any, arguments: Any, name: str = '') -> bytes:
   """A TensorFlow or JAX function as a serialized `HloModuleProto`.
 
   The function may be a module of Keras, Equinox, Flax or Haiku, and what
-  `jax.jit(...).lower(...)` returns. `arguments` are arrays,
-  `jax.ShapeDtypeStruct`s or `tf.TensorSpec`s, nested as you like; empty for a
-  `tf.function` with an input signature. Anything else in them is static, such
-  as numbers and the functions in a module. Shardings of JAX are kept.
+  `jax.jit(...).lower(...)` returns. `arguments`, a tuple or a single one, are
+  arrays, `jax.ShapeDtypeStruct`s or `tf.TensorSpec`s, nested as you like; empty
+  or None for a `tf.function` with an input signature. Anything else in them is
+  static, such as numbers and functions of a module. Shardings of JAX are kept.
 
   Raises UserError, which names the function, if it cannot be lowered.
   """
   name = name or getattr(function, '__name__', type(function).__name__)
+  if not isinstance(arguments, (tuple, list, type(None))):
+    arguments = (arguments,)
   arguments = tuple(arguments or _signature(function))
   of_jax = is_jax(function, arguments)
   try:
@@ -349,19 +351,17 @@ def _lower_saved(path: str, shapes: str) -> bytes:
   return lower(serve, given, path)
 
 
-def _returned(target: str, name: str) -> tuple:
+def _returned(target: str, name: str) -> Any:
   """The arguments that another function returns."""
   if ':' not in name:
     name = f'{target.rpartition(":")[0]}:{name}'
   function = _import(name)
   try:
-    arguments = function()
+    return function()
   except Exception as error:  # The user's function may raise anything.
     raise UserError(
         f'{name}: must return the arguments of {target} when called without '
         f'any ({type(error).__name__}: {reason_of(error)})') from error
-  return tuple(arguments) if isinstance(arguments, (tuple, list)) else (
-      arguments,)
 
 
 def _import(target: str) -> Any:
