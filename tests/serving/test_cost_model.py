@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import dataclasses
+import functools
 import os
 import pathlib
 import pickle
@@ -269,6 +270,11 @@ def test_arguments_that_are_refused(model):
       (dict(vmem_limit=9), 'vmem_limit= goes with blocks=')):
     with pytest.raises(UserError, match=message):
       model.rank(KERNEL, **wrong)
+  for rank_or_report in (model.rank, tpu_graphs_ext.kernels, functools.partial(
+      model.rank, blocks='usual')):
+    for shapes in 5, (tf.TensorSpec([8]),):
+      with pytest.raises(UserError, match='as text with a function\'s name'):
+        rank_or_report('my_model.py:step', shapes)
 
 
 def test_tiles_of_a_kernel_are_of_one_generation(model, ranker):

@@ -103,6 +103,7 @@ def open_source(source: Any, shapes: Any = '', tpu: str = schema.DEFAULT_TPU,
     raise UserError('a program must be a file, a function, its name as module:'
                     'function, or what jax.jit(function).lower(...) returned; '
                     f'got {type(source).__name__}')
+  _require_text(source, shapes)
   if not isinstance(source, str) or lowering.names_function(source):
     libtpu.library()
     name = source if isinstance(source, str) else getattr(
@@ -193,12 +194,20 @@ def lowered(function: Any, arguments: Any, jax_python: str = '') -> bytes:
   as text; for a named function the name of another that returns them; or those
   of `lowering.lower`.
   """
+  _require_text(function, arguments)
   if isinstance(function, str):
     lowering.require_names(function, arguments or '', jax_python)
     return subprocesses.lower_named(function, arguments or '', jax_python)
   if isinstance(arguments, str):
     arguments = lowering.arguments_of_shapes(function, arguments)
   return lowering.lower(function, arguments)
+
+
+def _require_text(source: Any, shapes: Any) -> None:
+  if isinstance(source, str) and not isinstance(shapes, (str, type(None))):
+    raise UserError(
+        f'shapes={shapes!r:.100}: goes with a function, or as text with a '
+        "function's name; how many tiles to return is top=")
 
 
 def default_of(kernel: Kernel) -> Optional[int]:

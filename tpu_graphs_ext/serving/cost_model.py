@@ -198,10 +198,6 @@ class CostModel:
     if kernel_sources.is_program(kernel) and not str(kernel).endswith('.npz'):
       if bounds is not None:
         raise UserError('bounds= goes with a kernel; a program has several')
-      if isinstance(kernel, str) and not isinstance(shapes, (str, type(None))):
-        raise UserError(
-            f'shapes={shapes!r}: goes with a function, or as text with a '
-            "function's name; how many tiles to return is top=")
       if blocks is not None:
         return blocks_lib.rank_function(
             kernel, shapes, tpu, blocks, top, jax_python, vmem_limit)
