@@ -7,13 +7,7 @@ import numpy as np
 import pytest
 
 from support.feature_tiles import kernel_of_nodes, loops_of
-from support.tiny_hlo import (
-  add,
-  convolution,
-  elementwise,
-  pooling,
-  product,
-)
+from support.tiny_hlo import add, convolution, elementwise, pooling, product
 from tpu_graphs_ext.analytic import (
   blocks,
   candidates,

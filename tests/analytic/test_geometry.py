@@ -5,14 +5,7 @@ import pytest
 
 from support import tiny_hlo
 from support.feature_tiles import kernel_of_module, kernel_of_nodes, loops_of
-from support.tiny_hlo import (
-  add,
-  convolution,
-  elementwise,
-  pooling,
-  product,
-  with_softmax,
-)
+from support.tiny_hlo import add, convolution, elementwise, pooling, product
 from tpu_graphs_ext.analytic import candidates, geometry
 from tpu_graphs_ext.analytic.machines import MACHINES
 from tpu_graphs_ext.data import schema
@@ -137,7 +130,7 @@ def test_windows_that_are_reduced_have_bounds():
 def test_windows_over_a_whole_product_leave_the_filter_one_bound(
     window, is_turned, output, kernel):
   """f32 [256, 64] x [64, 512], columns in rows of 8, and their softmax."""
-  module = with_softmax(product(256, 64, 512, [0, 1]), window)
+  module = tiny_hlo.with_softmax(product(256, 64, 512, [0, 1]), window)
   if is_turned:  # The filter is [512, 64].
     _, right, root, *_ = module.computations[0].instructions
     right.shape.dimensions[:] = [512, 64]
@@ -175,10 +168,10 @@ def test_a_reduction_of_a_reshaped_product_is_paired_by_sizes():
 
 def test_of_several_products_the_last_is_tiled():
   """f32 [64, 256] x [256, 1024] x [1024, 128]: the first makes an operand."""
-  module = tiny_hlo.product(64, 256, 1024)
+  module = product(64, 256, 1024)
   entry = module.computations[0]
-  tiny_hlo.add(entry, 13, 'parameter', [1024, 128], parameter_number=2)
-  root = tiny_hlo.add(entry, 14, 'convolution', [64, 128], None, [12, 13])
+  add(entry, 13, 'parameter', [1024, 128], parameter_number=2)
+  root = add(entry, 14, 'convolution', [64, 128], None, [12, 13])
   root.convolution_dimension_numbers.CopyFrom(
       entry.instructions[2].convolution_dimension_numbers)
   entry.root_id = 14

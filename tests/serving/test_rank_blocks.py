@@ -9,11 +9,7 @@ import tensorflow as tf
 
 from support.tiny_hlo import add, elementwise, matmul
 from tpu_graphs_ext import cli
-from tpu_graphs_ext.analytic.products import (
-  GroupedProduct,
-  Product,
-  product_of,
-)
+from tpu_graphs_ext.analytic.products import GroupedProduct, Product, product_of
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import protos
 from tpu_graphs_ext.serving import blocks

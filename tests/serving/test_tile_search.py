@@ -17,11 +17,7 @@ from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.engine import scoring
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import features, kernel_sources, libtpu, tpu_compiler
-from tpu_graphs_ext.serving import (
-  compiler_report,
-  tile_ranking,
-  tile_search,
-)
+from tpu_graphs_ext.serving import compiler_report, tile_ranking, tile_search
 from tpu_graphs_ext.serving.tile_search import rank_kernel
 from tpu_graphs_ext.tasks import TILE
 from tpu_graphs_ext.tasks.feature_stats import what_tiles_count

@@ -23,8 +23,7 @@ def kernel_of_module(module, output_bounds=((),), kernel_bounds=((),)):
   arrays = features.module_arrays(module)
   config_feat = features.config_features(kernel_bounds, output_bounds)
   ones = np.ones(len(config_feat), np.int64)
-  return Kernel('net_0', arrays.node_feat, arrays.node_opcode,
-                arrays.edge_index, config_feat, ones, ones)
+  return Kernel('net_0', *arrays[:3], config_feat, ones, ones)
 
 
 def explained(kernel, row, constants=None):

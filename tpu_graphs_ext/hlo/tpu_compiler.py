@@ -15,13 +15,7 @@ from typing import Any, NamedTuple, Optional
 
 from tpu_graphs_ext import files
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.hlo import (
-  libtpu,
-  loops,
-  programs,
-  protos,
-  subprocesses,
-)
+from tpu_graphs_ext.hlo import libtpu, loops, programs, protos, subprocesses
 
 # An estimate of 2^63-1 cycles, or half of it, means an infeasible tile.
 INFEASIBLE_CYCLES = 10**12
