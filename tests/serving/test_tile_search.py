@@ -333,5 +333,4 @@ def test_times_of_another_generation_are_by_its_own_constants():
         [kernel.kernel], tile_search.machine_of(ranker, tpu))
     times.append(explain.terms(loops, loops.whole[np.newaxis],
                                tile_search.constants_of(ranker, loops)).time)
-  first, second, third = times
-  assert first == second != third
+  assert times[0] == times[1] != times[2]
