@@ -205,12 +205,15 @@ class _Epilogue:
 
 def _plain(name: str, epilogue: _Epilogue, root: _Value) -> Product:
   dots = epilogue.dots
+  sides = [_sides(name, dot) for dot in dots]
   shared = set.intersection(*(
-      {operand.stored().key for operand in dot.operands()} for dot in dots))
-  # einsum may swap them: rows are of the operand that all products share.
-  sides = [sorted(_sides(name, dot), key=lambda side: (
-      len(dots) > 1 and side.stored.key not in shared,
-      side.stored.node.parameter_number)) for dot in dots]
+      {side.stored.key for side in both} for both in sides))
+  # Rows are of the operand that several products share, else of the first
+  # parameter: einsum may swap them.
+  for both in sides:
+    both.sort(key=lambda side: (
+        len(dots) > 1 and side.stored.key not in shared,
+        side.stored.node.parameter_number))
   if len(dots) > 1 and (len(shared) != 1 or len({
       (*left[1:], *right[1:]) for left, right in sides}) > 1):
     raise UserError(f'{name}: has {len(dots)} products of different rows or '
