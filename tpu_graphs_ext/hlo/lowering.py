@@ -199,21 +199,20 @@ def _lower_jax(function, arguments: tuple) -> bytes:
   import jax
   _pass_over_prints()
   leaves, structure = jax.tree_util.tree_flatten(arguments)
-  places = [place for place, leaf in enumerate(leaves)
-            if hasattr(leaf, 'shape') and hasattr(leaf, 'dtype')]
-  abstract = [_abstract(leaves[place]) for place in places]
+  abstract = {place: _abstract(leaf) for place, leaf in enumerate(leaves)
+              if hasattr(leaf, 'shape') and hasattr(leaf, 'dtype')}
 
   def filled(arrays):
-    values = {**dict(enumerate(leaves)), **dict(zip(places, arrays))}
+    values = {**dict(enumerate(leaves)), **dict(zip(abstract, arrays))}
     return jax.tree_util.tree_unflatten(structure, list(values.values()))
 
   # Not `jax.nn.relu`. A `jax.pmap` within a jit would collect its results.
   compiles = (isinstance(function, type(jax.jit(abs)))
               or type(function).__name__ == 'PmapFunction')
   if compiles and all(
-      place in places or isinstance(leaf, (bool, int, float, complex))
+      place in abstract or isinstance(leaf, (bool, int, float, complex))
       for place, leaf in enumerate(leaves)):
-    return _for_tpu(function, filled(abstract))
+    return _for_tpu(function, filled(abstract.values()))
 
   def flat(*arrays):
     returned = function(*filled(arrays))
@@ -221,7 +220,7 @@ def _lower_jax(function, arguments: tuple) -> bytes:
             if hasattr(leaf, 'dtype')]  # A module has functions too.
 
   flat.__name__ = getattr(function, '__name__', type(function).__name__)
-  return _for_tpu(jax.jit(flat), abstract)
+  return _for_tpu(jax.jit(flat), abstract.values())
 
 
 def _abstract(leaf):
