@@ -7,7 +7,14 @@ import tensorflow as tf
 
 from support import tiny_kernels, tiny_tuning
 from support.libtpu import needs_libtpu
-from support.tiny_hlo import add, convolution, elementwise, written
+from support.tiny_hlo import (
+  add,
+  convolution,
+  elementwise,
+  pooling,
+  written,
+)
+from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import (
   kernel_sources,
@@ -47,6 +54,42 @@ def test_tuning_data_has_runs(tmp_path):
   assert kernel_sources.default_of(kernel) == 0
   kernel.config_feat[4] = kernel.config_feat[2]
   assert kernel_sources.default_of(kernel) == 2
+
+
+@pytest.mark.parametrize('dims, layout, bounds, is_changed', [
+    ([32, 16, 256, 1], [2, 1, 0, 3], (4, 2, 2), True),
+    ([32, 1, 16, 256], [3, 2, 0, 1], (4, 2, 2), True),
+    ([1, 32, 16, 1, 256], [4, 2, 1, 3, 0], (4, 2, 2), True),
+    ([32, 16, 256, 1], [2, 1, 0, 3], (1, 4, 2, 2), False),  # Is tiled itself.
+    ([16, 32, 256, 1], [2, 0, 1, 3], (4, 2, 2), True),  # The same in memory.
+    ([16, 32, 256, 1], [2, 1, 0, 3], (4, 2, 2), False),  # Transposed.
+])
+def test_a_softmax_is_tiled_without_dimensions_of_size_one(
+    dims, layout, bounds, is_changed):
+  module = pooling([32, 16, 256], [1, 1, 511])
+  entry = module.computations[0]
+  add(entry, 12, 'bitcast', [32, 1, 16, 256])  # Wider, but no result.
+  add(entry, 13, 'bitcast', dims, layout, [11], element_type='BF16')
+  entry.root_id = 13
+  before = module.SerializeToString()
+  kernel = kernel_sources.source_kernel(compiled(module, bounds), 'f').kernel
+  assert [kernel.node_feat[
+      node, schema.NODE_GROUPS[name]][:5].astype(int).tolist()
+          for node in (2, 3)
+          for name in ('shape_dimensions', 'layout_minor_to_major')] == [
+              [32, 1, 16, 256, 0], [3, 2, 1, 0, 0], *(
+                  [[32, 16, 256, 0, 0], [2, 1, 0, 0, 0]] if is_changed else
+                  [[*dims, 0][:5], [*layout, 0][:5]])]
+  assert module.SerializeToString() == before
+  # A tuple's results alike.
+  add(entry, 14, 'tuple', [], operands=[13, 11])
+  for number in 3, 1:
+    entry.instructions[4].shape.tuple_shapes.add().CopyFrom(
+        entry.instructions[number].shape)
+  entry.root_id = 14
+  again = kernel_sources.source_kernel(compiled(module, bounds), 'f').kernel
+  columns = slice(1, schema.NODE_COLUMN['parameter_number'])
+  assert (again.node_feat[3, columns] == kernel.node_feat[3, columns]).all()
 
 
 def test_fusions_of_an_optimised_dump_each_once(tmp_path):

@@ -32,6 +32,7 @@ from tpu_graphs_ext.hlo import (
   lowering,
   programs,
   protos,
+  stored,
   subprocesses,
   tiles,
   tpu_compiler,
@@ -322,10 +323,12 @@ def source_kernel(compiled: tpu_compiler.CompiledKernel,
       small and f'elements of {shortened(small)} count as S8',
       large and f'elements of {shortened(large)} count as 4 bytes each, so '
       'bytes, analytic time and legal tiles are off') if what]
-  arrays, none = features.module_arrays(compiled.module), np.zeros(0, np.int64)
+  window, none = compiled.window, np.zeros(0, np.int64)
+  arrays = features.module_arrays(
+      _as_tiled(compiled.module, len(window.output_bounds)) if window
+      else compiled.module)
   kernel = Kernel(name, *arrays[:3], np.zeros(
       (0, len(schema.CONFIG_FEATURES)), np.float32), none, none)
-  window = compiled.window
   if not window and tpu_compiler.root_of(compiled.module).backend_config:
     window = (), ()  # One tile, as real reshapes have.
     notes.append('the compiler cuts it into no tiles')
@@ -333,3 +336,32 @@ def source_kernel(compiled: tpu_compiler.CompiledKernel,
     kernel = never_timed(kernel, features.config_features(
         window[1], window[:1]))
   return SourceKernel(kernel, compiled.runs, tuple(notes), compiled=compiled)
+
+
+def _as_tiled(module: protos.HloModuleProto,
+              rank: int) -> protos.HloModuleProto:
+  """The module with results of `rank` dimensions, as the compiler tiles them.
+
+  Beside windows it tiles what they slide over, such as a softmax's rows. A
+  result that is the same with more dimensions, of size 1, is given without.
+  """
+  tiled = next((node.shape for node in protos.nodes(module)
+                if node.opcode == 'reduce-window'
+                and len(node.shape.dimensions) == rank), None)
+  root = tpu_compiler.root_of(module).shape
+  wider = [_dims_of(shape) for shape in root.tuple_shapes or [root]
+           if tiled and len(shape.dimensions) > rank
+           and stored.sizes_of(shape) == stored.sizes_of(tiled)]
+  if not wider:
+    return module
+  changed = protos.HloModuleProto()
+  changed.CopyFrom(module)
+  for node in protos.nodes(changed):
+    if _dims_of(node.shape) in wider:
+      node.shape.dimensions[:] = tiled.dimensions
+      node.shape.layout.minor_to_major[:] = tiled.layout.minor_to_major
+  return changed
+
+
+def _dims_of(shape: Any) -> tuple[list[int], list[int]]:
+  return list(shape.dimensions), list(shape.layout.minor_to_major)

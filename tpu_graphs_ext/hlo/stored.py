@@ -17,21 +17,27 @@ def tensors_of(kernel: protos.HloModuleProto) -> list[tiles.Stored]:
   for node in entry.instructions:
     reading = readers.of(node, entry)
     for shape in node.shape.tuple_shapes or [node.shape]:
-      layout, sizes = shape.layout, shape.dimensions
+      layout = shape.layout
       name = protos.TYPE_NAMES.get(shape.element_type, '')
       size = layout.element_size_in_bits / 8 or tiles.element_bytes(name)
       rows = [tile.dimensions[0] for tile in layout.tiles[:1]
               if len(tile.dimensions) == 2]
       is_tall = max(rows, default=0) > tiles.SUBLANES
-      tensors.append(tiles.Stored(node.id == entry.root_id, tuple(
-          sizes[dim] for dim in tiles.physical_dims(
-              layout.minor_to_major, len(sizes)) if sizes[dim] > 1),
+      tensors.append(tiles.Stored(
+          node.id == entry.root_id, sizes_of(shape),
           tiles.element_bytes(tiles.listed_type(name)), size,
           max([tiles.SUBLANES, *rows]),
           is_tall * sum(is_copy for *_, is_copy in reading),
           any(opcode in ('convolution', 'dot') and (is_tall or not is_copy)
               for *_, opcode, is_copy in reading)))
   return tensors
+
+
+def sizes_of(shape: Any) -> tuple[int, ...]:
+  """Of the dimensions of a shape, most major first, without ones."""
+  sizes = shape.dimensions
+  return tuple(sizes[dim] for dim in tiles.physical_dims(
+      shape.layout.minor_to_major, len(sizes)) if sizes[dim] > 1)
 
 
 def limit_bytes(kernel: protos.HloModuleProto) -> int:
