@@ -8,12 +8,11 @@ import functools
 import itertools
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Optional
 
 import numpy as np
-import tensorflow_gnn as tfgnn
 from tqdm import tqdm
 
 from tpu_graphs_ext import load_models
@@ -123,17 +122,15 @@ class Ranker:
     bar = tqdm(desc=what, total=len(problems), unit=self.task.problem,
                disable=None, leave=False)
     with bar, ThreadPoolExecutor(workers) as pool:
-      pairs = zip(problems, self.task.all_graphs(problems, self.stats))
-      waiting = collections.deque()  # (problem, future), in order.
-      for pair in itertools.chain(pairs, itertools.repeat(None)):
-        if pair:
-          waiting.append((pair[0], pool.submit(self._scored, *pair)))
-        elif not waiting:
-          return
-        if not pair or len(waiting) > 2 * workers:  # More would take memory.
-          problem, scores = waiting.popleft()
-          bar.update()
-          yield problem, scores.result()
+      scored = ((problem, pool.submit(self._scored, problem))
+                for problem in problems)
+      # More at once would take memory.
+      waiting = collections.deque(itertools.islice(scored, 2 * workers))
+      while waiting:
+        problem, scores = waiting.popleft()
+        waiting.extend(itertools.islice(scored, 1))
+        bar.update()
+        yield problem, scores.result()
 
   def prepared(self, problem: Problem) -> Problem:
     """One problem with opcodes that the model knows."""
@@ -141,13 +138,11 @@ class Ranker:
 
   def scored(self, problem: Problem) -> Scores:
     """Scores and duplicates of one problem; errors as of `score_all`."""
-    known = self.prepared(problem)
-    return self._scored(known, self.task.graphs(known, self.stats))
+    return self._scored(self.prepared(problem))
 
-  def _scored(self, problem: Problem,
-              graphs: Iterable[tfgnn.GraphTensor]) -> Scores:
+  def _scored(self, problem: Problem) -> Scores:
     parts, done = [], 0
-    for graph in graphs:
+    for graph in self.task.graphs(problem, self.stats):
       features = load_models.config_feats(graph).numpy()
       configs = features.shape[-2]
       with load_models.errors_of_model(

@@ -121,11 +121,6 @@ class Task(Protocol):
     float32 [..., configs, columns] for `load_models.config_feats`.
     """
 
-  def all_graphs(self, problems: Problems, stats: FeatureStats
-                 ) -> Iterable[Iterable[tfgnn.GraphTensor]]:
-    """`graphs` of each problem, in order; a task may make them ahead of use."""
-    return (self.graphs(problem, stats) for problem in problems)
-
   def config_rows(self, problem: Problem,
                   stats: FeatureStats) -> Iterable[np.ndarray]:
     """Rows of `config_table` as stored, float32 [rows, columns], in blocks.

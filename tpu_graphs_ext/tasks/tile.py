@@ -11,7 +11,7 @@ import functools
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Optional
 
 from tpu_graphs_ext import load_models
@@ -279,16 +279,10 @@ class TileTask(shipped.ShippedTask):
             normalizer_ns=np.ones(2, np.int64)), stats)
 
   def graphs(self, problem: Kernel,
-             stats: FeatureStats) -> Iterable[tfgnn.GraphTensor]:
+             stats: FeatureStats) -> Iterator[tfgnn.GraphTensor]:
     """One graph, whose node set `config` is float32 [configs, columns]."""
     from tpu_graphs_ext.tasks import tile_batches
-    return [tile_batches.kernel_graph(problem, stats)]
-
-  def all_graphs(self, problems: Partition, stats: FeatureStats
-                 ) -> Iterable[Iterable[tfgnn.GraphTensor]]:
-    """`graphs` of each kernel, made ahead of use."""
-    from tpu_graphs_ext.tasks import tile_batches
-    return ([graph] for graph in tile_batches.kernel_graphs(problems, stats))
+    yield tile_batches.kernel_graph(problem, stats)
 
   def has_args(self, args: Mapping[str, Any]) -> bool:
     """Whether `tiles_train.py` wrote them: `layout_train.py` cuts programs."""
