@@ -474,3 +474,28 @@ def _int(digits: str) -> int:
     raise ValueError(f'the number {digits[:12]}... has {len(digits):,} digits; '
                      f'{_MOST_DIGITS} are allowed')
   return int(digits)
+
+
+def require_forms(fields: Mapping[str, Any], forms: Mapping[str, Any],
+                  required: Collection[str] = ()) -> None:
+  """Raises ValueError if a field lacks its form or a required one is empty.
+
+  `forms` are field -> (form, what it must be). A form is a range of whole
+  numbers, several types, a list [form] or an object {'': form} of such values.
+  """
+  for name, (form, rule) in forms.items():
+    value = fields.get(name)
+    if (name in {*fields, *required} and not _has_form(value, form)) or (
+        name in required and value == ''):
+      raise ValueError(f'its {name} must be {rule}; it is {repr(value)[:100]}')
+
+
+def _has_form(value: Any, form: Any) -> bool:
+  if isinstance(form, range):
+    return type(value) is int and value in form
+  if isinstance(form, tuple):
+    return type(value) in form  # True is no whole number.
+  parts = value.values() if isinstance(value, dict) else value
+  return type(value) is type(form) and all(
+      _has_form(part, *(form.values() if isinstance(form, dict) else form))
+      for part in parts)

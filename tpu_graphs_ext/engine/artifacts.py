@@ -20,7 +20,7 @@ import os
 import platform
 import re
 import warnings
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -151,7 +151,7 @@ def check_run(path: str, run_info: dict[str, Any], task: Task) -> None:
         'the right run file, or rename it and its model folder alike')
 
 
-# Field -> (its form, see `_has_form`; what it must be).
+# Fields of the run file; see `files.require_forms`.
 _TEXT, _NUMBER = (str,), (int, float, type(None))
 _RUN = {
     **dict.fromkeys(('args', 'settings', 'versions'), ((dict,), 'an object')),
@@ -178,12 +178,12 @@ def read_run_file(path: str) -> dict[str, Any]:
   try:
     run_info = files.parse_json(
         files.read_file(path, unpack=True), 'its content')
-    _require_forms({'content': run_info}, {'content': _RUN['args']})
+    files.require_forms({'content': run_info}, {'content': _RUN['args']})
     has_stats = ['num_ops'] if 'feature_stats' in run_info else []
-    _require_forms(run_info, _RUN, ['args', *has_stats])
-    _require_forms(run_info['args'], _ARGS, _ARGS)
+    files.require_forms(run_info, _RUN, ['args', *has_stats])
+    files.require_forms(run_info['args'], _ARGS, _ARGS)
     for fields in run_info['args'], run_info.get('settings', {}):
-      _require_forms(fields, _DATA_ROOT)
+      files.require_forms(fields, _DATA_ROOT)
     parse_model_kwargs(run_info['args']['model_kwargs_json'])
     if has_stats:
       FeatureStats.from_json(run_info['feature_stats'])
@@ -192,29 +192,6 @@ def read_run_file(path: str) -> dict[str, Any]:
     raise UserError(f'{path}: cannot be read as a run file ({reason}); copy it '
                     'again from where the model was trained') from error
   return run_info
-
-
-def _require_forms(fields: Mapping[str, Any], forms: Mapping[str, Any],
-                   required: Collection[str] = ()) -> None:
-  """Raises ValueError if a field lacks its form or a required one is empty."""
-  for name, (form, rule) in forms.items():
-    value = fields.get(name)
-    if (name in {*fields, *required} and not _has_form(value, form)) or (
-        name in required and value == ''):
-      raise ValueError(f'its {name} must be {rule}; it is {repr(value)[:100]}')
-
-
-def _has_form(value: Any, form: Any) -> bool:
-  """Whether a value is in a range, of one of several types, or a list [form] or
-  an object {'': form} of such values."""
-  if isinstance(form, range):
-    return type(value) is int and value in form
-  if isinstance(form, tuple):
-    return type(value) in form  # True is no whole number.
-  parts = value.values() if isinstance(value, dict) else value
-  return type(value) is type(form) and all(
-      _has_form(part, *(form.values() if isinstance(form, dict) else form))
-      for part in parts)
 
 
 def load_model(run: Run, num_ops: int, sample_graph: Any,

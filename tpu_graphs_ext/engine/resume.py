@@ -38,7 +38,9 @@ _STARTED = 'started.json'
 _OWN = re.compile(r'(started\.json|checkpoint|ckpt-\d+(_temp|\.index|'
                   r'\.data-[\d-]+of-\d+))(\.tmp.*|\..*' + re.escape(
                       files.TEMPORARY) + ')?')
-_MOST = {'seed': MOST_SEED, 'milliseconds': 10 ** 14}  # In the year 5138.
+# Of started.json; see `files.require_forms`.
+_FORMS = {'seed': (range(MOST_SEED + 1), f'from 0 to {MOST_SEED}'),
+          'milliseconds': (range(10 ** 14), 'before the year 5138')}
 
 
 class InUseError(UserError):
@@ -77,11 +79,9 @@ class ResumeFolder:
       return None
     try:
       started = files.read_json(self._start)
-      for key, most in _MOST.items():
-        if type(started[key]) is not int or not 0 <= started[key] <= most:
-          raise ValueError(f'{key} is out of range')
+      files.require_forms(started, _FORMS, _FORMS)
       return started
-    except (UserError, LookupError, TypeError, ValueError) as error:
+    except (UserError, AttributeError, ValueError) as error:
       _log.warning('%s: cannot be resumed (%s)', self.path, error)
       return None
 

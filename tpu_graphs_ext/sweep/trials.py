@@ -183,30 +183,27 @@ def rows(out: str) -> dict[str, dict[str, Any]]:
           if 'trial' in trial.user_attrs}
 
 
-# Columns of a row -> the types that they may have.
-_KINDS = {
+# Columns of a row; see `files.require_forms`.
+_FORMS = {
     **dict.fromkeys(('key', 'model', 'data_root', 'state', 'error', 'run'),
-                    (str,)),
-    **dict.fromkeys(('number', 'attempts', 'epochs', 'best_epoch', 'parameters',
-                     'seed'), (int,)),
-    'seconds': (int, float), **dict.fromkeys(('kwargs', 'settings', 'values'),
-                                             (dict,))}
+                    ((str,), 'text')),
+    **dict.fromkeys(('number', 'attempts', 'epochs', 'best_epoch',
+                     'parameters'), ((int,), 'a whole number')),
+    **dict.fromkeys(('kwargs', 'settings'), ((dict,), 'an object')),
+    'seed': (range(MOST_SEED + 1), f'from 0 to {MOST_SEED}'),
+    'seconds': ((int, float), 'a number'),
+    'values': ({'': (int, float)}, 'numbers by name')}
 
 
 def _row(trial: Any) -> dict[str, Any]:
   """The row of an Optuna trial: with what `trials.run` returned."""
-  row = {'number': trial.number, 'state': STARTED, 'error': '',
-         'attempts': trial.user_attrs.get('attempts', 0), 'epochs': 0,
-         'best_epoch': 0, 'parameters': 0, 'seconds': 0.0, 'values': {},
-         'run': '', **trial.user_attrs['trial'],
+  row = {**dict.fromkeys(_FORMS), 'number': trial.number, 'state': STARTED,
+         'error': '', 'attempts': trial.user_attrs.get('attempts', 0),
+         'epochs': 0, 'best_epoch': 0, 'parameters': 0, 'seconds': 0.0,
+         'values': {}, 'run': '', **trial.user_attrs['trial'],
          **trial.user_attrs.get('result', {})}
   files.parse_json(json.dumps(row), f'trial {trial.number}')  # Its limits.
-  for name, kinds in _KINDS.items():
-    if type(row[name]) not in kinds or (
-        name == 'seed' and not 0 <= row[name] <= MOST_SEED):
-      raise ValueError(f'{name} of trial {trial.number} is {row[name]!r}')
-  if not all(type(value) in (int, float) for value in row['values'].values()):
-    raise ValueError(f'values of trial {trial.number} must be numbers')
+  files.require_forms(row, _FORMS)
   return row
 
 
