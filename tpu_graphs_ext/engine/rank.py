@@ -15,23 +15,15 @@ from tpu_graphs_ext.engine.settings import Loading
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-  """One of the model's first choices.
-
-  Attributes:
-    index: row of the configuration in the file, from 0.
-    score: the model's score of its tile; lower is faster, without a unit.
-    output_bounds: tile size of the output in layout tiles, most major physical
-      dimension first; empty where none is set. None where there are no tiles.
-    kernel_bounds: the same for a convolution's kernel.
-    runtime_ns: measured time; None where not measured, as is the slowdown.
-    slowdown: runtime over that of the best configuration, minus 1.
-  """
-  index: int
-  score: float
+  """One of the model's first choices."""
+  index: int  # Row of the configuration in the file, from 0.
+  score: float  # The model's, of its tile; lower is faster, without a unit.
+  # Tile size of the output in layout tiles, most major physical dimension
+  # first; empty where none is set. None where there are no tiles.
   output_bounds: Optional[list[int]] = None
-  kernel_bounds: Optional[list[int]] = None
-  runtime_ns: Optional[int] = None
-  slowdown: Optional[float] = None
+  kernel_bounds: Optional[list[int]] = None  # Of a convolution's kernel.
+  runtime_ns: Optional[int] = None  # None where it was not measured.
+  slowdown: Optional[float] = None  # Runtime over the best's, minus 1.
 
   def to_json(self) -> dict[str, Any]:
     return {name: value for name, value in dataclasses.asdict(self).items()
@@ -48,22 +40,13 @@ class Choice:
 
 @dataclasses.dataclass(frozen=True)
 class Ranking:
-  """The model's first choices for one kernel or program, best first.
-
-  Attributes:
-    tile_id: name of the kernel or program.
-    nodes: number of nodes of its graph.
-    configurable: number of a program's nodes that have layouts; else None.
-    configs: number of its configurations.
-    rankable: whether any two of them differ in their features.
-    choices: the best, in order.
-  """
-  tile_id: str
-  nodes: int
-  configurable: Optional[int]
-  configs: int
-  rankable: bool
-  choices: list[Choice]
+  """The model's first choices for one kernel or program."""
+  tile_id: str  # Name of the kernel or program.
+  nodes: int  # Number of nodes of its graph.
+  configurable: Optional[int]  # Those of a program with layouts; else None.
+  configs: int  # Number of its configurations.
+  rankable: bool  # Whether any two of them differ in their features.
+  choices: list[Choice]  # Best first.
 
   def to_json(self) -> dict[str, Any]:
     content = {**vars(self), 'choices': [

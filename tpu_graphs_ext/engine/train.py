@@ -31,18 +31,11 @@ _log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class TrainResult:
-  """The artifacts of a finished run.
-
-  Attributes:
-    model_dir: the saved model of the best epoch.
-    run_path: the run file.
-    csv_path: test predictions; None where there are none.
-    run_info: content of the run file.
-  """
-  model_dir: str
-  run_path: str
-  csv_path: Optional[str]
-  run_info: dict[str, Any]
+  """The artifacts of a finished run."""
+  model_dir: str  # The saved model of the best epoch.
+  run_path: str  # The run file.
+  csv_path: Optional[str]  # Test predictions; None where there are none.
+  run_info: dict[str, Any]  # Content of the run file.
 
   def text(self) -> str:
     """Errors and paths, a line each."""
