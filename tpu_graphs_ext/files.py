@@ -132,18 +132,13 @@ def cannot_be_read(path: str, error: Exception) -> UserError:
 # -------------------------------------------------------------------- writing
 
 
-def require_replaceable(path: str) -> None:
-  """Raises UserError if writing would replace anything but a file."""
-  if os.path.islink(path) or os.path.exists(path) != os.path.isfile(path):
-    raise UserError(f'{path}: is a link, a folder, a device or a pipe, which '
-                    'would be replaced; name a file')
-
-
-def require_folder(path: str) -> None:
-  """Raises UserError if a folder of that name would replace anything else."""
-  if os.path.islink(path) or os.path.exists(path) != os.path.isdir(path):
-    raise UserError(f'{path}: is a link, a file, a device or a pipe, which '
-                    'would be replaced; name a folder')
+def require_replaceable(path: str, folder: bool = False) -> None:
+  """Raises UserError if writing a file, or a folder, would replace others."""
+  is_kind, kind, other = ((os.path.isdir, 'folder', 'file') if folder
+                          else (os.path.isfile, 'file', 'folder'))
+  if os.path.islink(path) or os.path.exists(path) != is_kind(path):
+    raise UserError(f'{path}: is a link, a {other}, a device or a pipe, which '
+                    f'would be replaced; name a {kind}')
 
 
 def cannot_be_written(path: str, error: Exception) -> UserError:
@@ -406,7 +401,7 @@ def require_own(folder: str, known: Mapping[str, str],
   It wrote files with `known` checksums (see `sums`) and, with any content,
   those of `names`. Ends at the first stranger, and reads only what is known.
   """
-  require_folder(folder)
+  require_replaceable(folder, folder=True)
   for path, kind in contents(folder):
     if not kind or (path not in names and (
         path not in known or known[path] != _sum_of(folder, path, kind))):

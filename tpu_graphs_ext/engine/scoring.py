@@ -210,11 +210,10 @@ def _counts_elements(argument: Any, model: Any) -> bool:
   """
   if isinstance(argument, dict) and 'tiles' in argument:
     return argument['tiles'] == 'elements'
-  for member in getattr(model, '_members', [model]):
-    statistics = getattr(member, '_statistics', None)
-    if hasattr(statistics, 'in_elements') and bool(statistics.in_elements()):
-      return True
-  return False
+  every = [getattr(member, '_statistics', None)
+           for member in getattr(model, '_members', [model])]
+  return any(hasattr(statistics, 'in_elements')
+             and bool(statistics.in_elements()) for statistics in every)
 
 
 def normalisation(run: artifacts.Run,

@@ -118,7 +118,7 @@ def _write(out: str, settings: dict, problems: Iterable) -> Summary:
   """Fills the folder with (split, files of a problem, its sizes)."""
   out = files.require_path('--out', out)
   place = os.path.realpath(out)
-  files.require_folder(place)
+  files.require_replaceable(place, folder=True)
   if next(files.contents(place), None):
     return Summary(out, _statistics_in(place, settings), True)
   try:
