@@ -173,10 +173,7 @@ def new_file(path: str) -> Iterator[BinaryIO]:
 
 
 def write_file(path: str, content: bytes) -> None:
-  """Writes a file that appears under its name only when complete.
-
-  Raises UserError if the file cannot be written.
-  """
+  """Writes a whole file; see `new_file`."""
   with new_file(path) as file:
     file.write(content)
 
@@ -233,10 +230,7 @@ def _replace_folder(new: str, path: str) -> None:
 
 @contextlib.contextmanager
 def held_folder(path: str) -> Iterator[None]:
-  """Keeps a folder, or a file, for one process at a time.
-
-  Raises BlockingIOError if another one has it.
-  """
+  """Keeps a folder or file for one process; BlockingIOError if it is taken."""
   handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
   try:
     try:
@@ -361,9 +355,9 @@ def contents(folder: str) -> Iterator[tuple[str, str]]:
 
 
 def ordinary_files(folder: str, most_bytes: int) -> list[str]:
-  """The paths of the files in a folder, sorted; UserError if it has others.
+  """The sorted paths of the files in a folder, of `most_bytes` together.
 
-  Also if the files have more than `most_bytes` together.
+  Raises UserError if they have more, or the folder holds anything else.
   """
   paths, total = [], 0
   for path, kind in contents(folder):
@@ -414,10 +408,7 @@ def require_own(folder: str, known: Mapping[str, str],
 
 
 def csv_of(frame: Any) -> str:
-  """A pandas frame as CSV whose texts no spreadsheet runs as formulas.
-
-  A text that begins like one gets an apostrophe, which marks it as text.
-  """
+  """A pandas frame as CSV; texts that begin like formulas get an apostrophe."""
   def safe(cell: Any) -> Any:
     if not isinstance(cell, str):
       return cell

@@ -300,13 +300,10 @@ def _as_user_errors(name: str) -> Iterator[None]:
 
 def build(name: str, num_configs: int, num_ops: int, kwargs: dict[str, Any],
           models_py: str = '', graph=None, tried: bool = False):
-  """Makes the model, as `tiles_train.py` does from its flags.
+  """Makes a model, and with a `graph` its variables; see `create_variables`.
 
   `num_configs` are those of each kernel in training, `num_ops` the opcodes,
-  `kwargs` from `--model_kwargs_json`; for `models_py` see `models_module`. The
-  variables are created from `graph`, if given; for `tried`, see
-  `create_variables`.
-
+  `kwargs` from `--model_kwargs_json`; for `models_py` see `models_module`.
   Raises UserError for what the model or its constructor refuses.
   """
   import tensorflow as tf

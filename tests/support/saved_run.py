@@ -30,7 +30,7 @@ def save(out_dir: str, name: str = NAME, kwargs: dict | None = None) -> str:
   args = {'model': name, 'model_kwargs_json': json.dumps(kwargs), 'configs': 10}
   return artifacts.save_run(model, {
       'args': args, 'feature_stats': stats.to_json(),
-      'num_ops': model_checks.NUM_OPS}, str(out_dir), TILE)[0]
+      'num_ops': model_checks.NUM_OPS}, str(out_dir), TILE)
 
 
 def arrays_of(kernel: Kernel) -> dict[str, np.ndarray]:

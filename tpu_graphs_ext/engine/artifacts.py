@@ -56,10 +56,10 @@ def run_path_of(model_dir: str) -> str:
 
 
 def save_run(model: tf.keras.Model, run_info: dict[str, Any], out_dir: str,
-             task: Task, models_py: bytes = b'') -> tuple[str, str]:
-  """Writes the model folder, then the run file; returns both paths.
+             task: Task, models_py: bytes = b'') -> str:
+  """Writes the model folder, with a copy of its models.py, and the run file.
 
-  `models_py` is what the model was trained with; see `origin`.
+  Returns the folder.
   """
   model_dir = model_path(out_dir, task.train_hash(run_info['args']))
   try:
@@ -72,7 +72,8 @@ def save_run(model: tf.keras.Model, run_info: dict[str, Any], out_dir: str,
           file.write(models_py)
   except (OSError, tf.errors.OpError) as error:
     raise files.cannot_be_written(model_dir, error) from error
-  return model_dir, save_run_file(run_info, out_dir, task)
+  save_run_file(run_info, out_dir, task)
+  return model_dir
 
 
 def save_run_file(run_info: dict[str, Any], out_dir: str, task: Task) -> str:
@@ -196,11 +197,10 @@ def read_run_file(path: str) -> dict[str, Any]:
 
 def load_model(run: Run, num_ops: int, sample_graph: Any,
                models_py: str = '') -> tf.keras.Model:
-  """Builds the class that the run file names, with the saved weights.
+  """Builds the run file's class for the columns of `sample_graph`.
 
-  Weights are copied by position, as in the baseline's scripts. `sample_graph`
-  has the columns of the data. Raises UserError unless the folder holds the
-  model of the run file.
+  Saved weights are copied by position, as in the baseline's scripts. Raises
+  UserError unless they are those of the class.
   """
   args = run.info['args']
   try:

@@ -134,10 +134,7 @@ class ResumeFolder:
 
 def finished_run(settings: Training,
                  trained_with: origin.Origin) -> Optional[artifacts.Run]:
-  """The latest finished run with the same settings, models.py and data.
-
-  It is in their --out_dir.
-  """
+  """The latest finished run of these settings, models.py and data."""
   out_dir, fixed = os.path.expanduser(settings.out_dir), _fixed(settings)
   paths = glob.glob(os.path.join(glob.escape(out_dir), 'run_*.jsonz'))
   for path in sorted(paths, key=os.path.getmtime, reverse=True):

@@ -204,10 +204,7 @@ def load_ranker(model_dir: str, loading: Loading) -> Ranker:
 
 
 def _counts_elements(argument: Any, model: Any) -> bool:
-  """According to the statistics that the model was given or has found.
-
-  An ensemble has them in its members.
-  """
+  """By the statistics that the model, or an ensemble's member, has."""
   if isinstance(argument, dict) and 'tiles' in argument:
     return argument['tiles'] == 'elements'
   every = [getattr(member, '_statistics', None)

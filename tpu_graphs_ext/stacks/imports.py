@@ -108,10 +108,7 @@ def _load_tensorflow(execute, module) -> None:
 
 
 def ignore_saving_warning() -> None:
-  """Drops the warning that saving a graph model gives, from now on.
-
-  Nobody can act on it.
-  """
+  """Drops the warning, of no use, that saving a graph model gives."""
   warnings.filterwarnings(
       'ignore', 'Encoding a StructuredValue with type tensorflow_gnn',
       UserWarning)
@@ -160,11 +157,7 @@ _LOADING = {'tensorflow': _load_tensorflow, 'tensorflow_gnn': _load_gnn,
 
 
 def require_keras_2(module: str) -> None:
-  """Imports TensorFlow and checks its Keras, for a module that needs it.
-
-  Raises:
-    KerasVersionError: `tf.keras` is Keras 3, or tf_keras is missing.
-  """
+  """Raises KerasVersionError if tf.keras is Keras 3, or tf_keras is missing."""
   import tensorflow as tf
   try:
     home = tf.keras.Model.__module__

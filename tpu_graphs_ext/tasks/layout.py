@@ -123,9 +123,7 @@ class LayoutTask(shipped.ShippedTask):
 
   def statistics(self, args: Mapping[str, Any],
                  loading: LayoutLoadSettings) -> tuple[FeatureStats, int]:
-    """The scale by the train programs, and one more than the largest opcode.
-
-    The programs are those of the collection that the run was trained on, with
+    """By the train programs of the collection that the run was trained on, with
     `args['configs']` configurations or more.
     """
     from tpu_graphs_ext.data import programs

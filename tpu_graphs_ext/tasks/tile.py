@@ -180,10 +180,8 @@ class TileTask(shipped.ShippedTask):
 
   def statistics(self, args: Mapping[str, Any],
                  loading: LoadSettings) -> tuple[FeatureStats, int]:
-    """The scale by the train kernels, and one more than the largest opcode.
-
-    Of all of them with `--stats=all`, else of those with `args['configs']`
-    configurations or more, as in training.
+    """By all train kernels with `--stats=all`, else as in training by those
+    with `args['configs']` configurations or more.
     """
     from tpu_graphs_ext.data import read
     from tpu_graphs_ext.data.normalize import FeatureStats
@@ -237,10 +235,7 @@ class TileTask(shipped.ShippedTask):
 
   def compiled_model(self, settings: TrainSettings,
                      splits: Splits) -> tf.keras.Model:
-    """The model with the losses of `settings`.
-
-    Its steps are short, so some go together into a call of TensorFlow.
-    """
+    """The model with the losses of `settings`."""
     from tpu_graphs_ext.engine import compiled_model
     return compiled_model.model(
         settings, splits.num_ops, self.sample_graph(splits.stats),
