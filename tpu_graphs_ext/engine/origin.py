@@ -33,15 +33,10 @@ class Origin:
   source: bytes  # Content of the models.py.
   info: Mapping[str, Any]  # `models_py` and `data` of the run file.
 
-  @property
-  def key(self) -> list[Any]:
-    """What must be equal for a run to be continued."""
-    return [self.info['models_py']['sha256'], self.info['data']]
 
-  def is_of(self, run_info: Mapping[str, Any]) -> bool:
-    """Whether a run was trained with the same."""
-    return self.key == [run_info.get('models_py', {}).get('sha256'),
-                        run_info.get('data')]
+def key(run_info: Mapping[str, Any]) -> list[Any]:
+  """What must be equal for a run to be continued."""
+  return [run_info.get('models_py', {}).get('sha256'), run_info.get('data')]
 
 
 def of_training(settings: Training) -> Origin:

@@ -57,7 +57,8 @@ class ResumeFolder:
   def __init__(self, settings: Training):
     self.origin = origin.of_training(settings)
     key = json.dumps(
-        [_fixed(settings), self.origin.key], sort_keys=True).encode()
+        [_fixed(settings), origin.key(self.origin.info)],
+        sort_keys=True).encode()
     out_dir = os.path.expanduser(settings.out_dir)
     self.path = os.path.join(out_dir, 'resume_' + hashlib.md5(key).hexdigest())
     self._start = os.path.join(self.path, _STARTED)
@@ -146,7 +147,7 @@ def finished_run(settings: Training,
       # Only the end of a run writes the total.
       if 'total' in run.info.get('seconds', {}) and (
           fixed.items() <= run.info.get('settings', {}).items()
-          and trained_with.is_of(run.info)):
+          and origin.key(run.info) == origin.key(trained_with.info)):
         return run
   return None
 
