@@ -12,7 +12,7 @@ import functools
 import itertools
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Union
 
 import numpy as np
@@ -49,12 +49,11 @@ def ks_of(columns: Iterable[str]) -> list[int]:
   return [int(k) for name, _, k in parts if name == 'slowdown' and k.isdigit()]
 
 
-def columns_of(measures: Iterable[str],
-               ks: Sequence[int]) -> list[tuple[str, str, str]]:
-  """(measure, heading, column) of each column of some measures."""
-  return [(measure, _HEADS[measure].format(k),
-           f'{measure}_{k}' if measure in BY_K else measure)
-          for measure in measures for k in (ks if measure in BY_K else [None])]
+def columns_of(measures: Iterable[str], ks: Sequence[int]) -> dict[str, str]:
+  """Heading -> column, of all columns of some measures."""
+  return {_HEADS[measure].format(k):
+          f'{measure}_{k}' if measure in BY_K else measure
+          for measure in measures for k in (ks if measure in BY_K else [None])}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -79,6 +78,10 @@ class Summary:
   def interval(self, column: str) -> tuple[float, float]:
     """95 % interval of the mean."""
     return metrics.bootstrap_interval(self.rows[column])
+
+  def cell(self, column: str) -> str:
+    """The mean with its interval, as text."""
+    return cell(column, self[column], *self.interval(column))
 
   def minus(self, column: str, other: Summary,
             other_column: str = '') -> tuple[float, float, float]:
@@ -151,7 +154,7 @@ class Results:
         self.PROBLEMS: summary.problems, **nested(summary.means),
         'interval': nested({
             column: interval_json(*summary.interval(column))
-            for *_, column in columns_of(self.INTERVALS, self.ks)})}
+            for column in columns_of(self.INTERVALS, self.ks).values()})}
 
   def problems_json(self) -> dict[str, Any]:
     return {row.pop(self.NAME): nested(row)
@@ -160,13 +163,6 @@ class Results:
   def groups(self) -> list[tuple[str, Summary]]:
     return []  # Then all problems are listed.
 
-  def _cells_of(self, other: str) -> Iterator[str]:
-    """One of `OTHERS` beside the means; it has a slowdown alone."""
-    for measure, _, column in columns_of(self.COMPARED, self.ks):
-      column = other.format(column.rpartition('_')[2])
-      yield '-' if measure in SCORES else cell(
-          measure, self.mean[column], *self.mean.interval(column))
-
   def text(self, by_problem: bool = False) -> str:
     return self.texts([self], by_problem)
 
@@ -174,17 +170,19 @@ class Results:
     """The tables of this model alone, as lines."""
     tables, ks, groups = [], self.ks, self.groups()
     if groups:
+      columns = columns_of(self.COMPARED, ks)
       tables.append(aligned([
-          ('', self.PROBLEMS, *heads(self.COMPARED, ks)),
-          *((name, str(summary.problems), *cells(summary, self.COMPARED, ks))
+          ('', self.PROBLEMS, *columns),
+          *((name, str(summary.problems), *cells(summary, columns))
             for name, summary in groups)]))
     if by_problem or not groups:
       worst_first = self.rows.sort_values(
           [f'slowdown_{k}' for k in ks], ascending=False, kind='stable')
+      columns = columns_of(self.LISTED, ks)
       tables.append(aligned([
-          (self.NAME, *self.ABOUT, *heads(self.LISTED, ks)),
+          (self.NAME, *self.ABOUT, *columns),
           *((row[self.NAME], *(str(row[name]) for name in self.ABOUT),
-             *cells(row, self.LISTED, ks))
+             *cells(row, columns))
             for row in worst_first.to_dict('records'))]))
     return [[f'{self.model_dir} on {self.data}'], *tables]
 
@@ -199,17 +197,19 @@ class Results:
   @classmethod
   def comparison(cls, evaluations: Sequence[Results]) -> str:
     """Means of models and of choices without one, and paired differences."""
-    first, measures = evaluations[0], cls.COMPARED
+    first = evaluations[0]
+    heads = columns_of(cls.COMPARED, first.ks)
+    columns = heads.values()
     named = list(zip(names_of(evaluations), evaluations))
-    rows = [(f'mean of {len(first.rows)} {cls.PROBLEMS}',
-             *heads(measures, first.ks))]
-    rows += [(name, *cells(result.mean, measures, first.ks, intervals=True))
-             for name, result in named]
-    rows += [(name, *first._cells_of(column)) for name, column in cls.OTHERS]
+    rows = [(f'mean of {len(first.rows)} {cls.PROBLEMS}', *heads)]
+    rows += [(name, *map(result.mean.cell, columns)) for name, result in named]
+    rows += [  # They have a slowdown alone.
+        (name, *('-' if column in SCORES else
+                 first.mean.cell(other.format(column.rpartition('_')[2]))
+                 for column in columns)) for name, other in cls.OTHERS]
     rows += [
-        (f'{a} - {b}', *(
-            cell(measure, *result.mean.minus(column, other.mean))
-            for measure, _, column in columns_of(measures, first.ks)))
+        (f'{a} - {b}', *(cell(column, *result.mean.minus(column, other.mean))
+                         for column in columns))
         for (a, result), (b, other) in itertools.combinations(named, 2)]
     return '\n'.join([*aligned(rows), '', _NOTES])
 
@@ -223,7 +223,7 @@ def to_json(evaluations: Sequence[Results]) -> Any:
     content['differences'] = [
         {'to': other.model_dir, **nested({
             column: difference_json(*result.mean.minus(column, other.mean))
-            for *_, column in columns_of(result.COMPARED, result.ks)})}
+            for column in columns_of(result.COMPARED, result.ks).values()})}
         for other in evaluations if other is not result]
   return contents
 
@@ -262,15 +262,10 @@ def or_none(value: Any) -> Any:
   return None if isinstance(value, float) and math.isnan(value) else value
 
 
-def heads(measures: Iterable[str], ks: Sequence[int]) -> list[str]:
-  return [head for _, head, _ in columns_of(measures, ks)]
-
-
-def cells(of: Union[Mapping[str, float], Summary], measures: Iterable[str],
-          ks: Sequence[int], intervals: bool = False) -> list[str]:
-  """A cell for each column of a row of a table or, with intervals, of means."""
-  return [cell(measure, of[column], *(of.interval(column) if intervals else ()))
-          for measure, _, column in columns_of(measures, ks)]
+def cells(of: Union[Mapping[str, float], Summary],
+          columns: Mapping[str, str]) -> list[str]:
+  """A cell for each of `columns_of`, of a row of a table or of means."""
+  return [cell(column, of[column]) for column in columns.values()]
 
 
 def names_of(evaluations: Sequence[Results]) -> list[str]:
@@ -294,10 +289,10 @@ def aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
           for row in rows]
 
 
-def cell(measure: str, value: float, low: float = math.nan,
+def cell(column: str, value: float, low: float = math.nan,
          high: float = math.nan) -> str:
   """'1.23', or '1.23 [0.9, 1.5]'; '-' where undefined."""
-  scale, digits = (1, 3) if measure in SCORES else (100, 2)
+  scale, digits = (1, 3) if column in SCORES else (100, 2)
   # The sum turns -0.0 into 0.0.
   text, *ends = ('-' if math.isnan(number) else
                  f'{round(scale * number, digits) + 0.0:.{digits}f}'

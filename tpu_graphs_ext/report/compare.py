@@ -42,11 +42,11 @@ class Measure(NamedTuple):
 def measures_of(task: ShippedTask) -> list[Measure]:
   """Those that a report compares; the first one decides which run wins."""
   return [
-      Measure(column, name, f'more {name}') if measure in results.SCORES else
+      Measure(column, name, f'more {name}') if column in results.SCORES else
       Measure(column, name, f'percentage points less slowdown at {name[:-2]}',
               100, 2, False)
-      for measure, name, column in results.columns_of(
-          task.compared_by, task.top_ks)]
+      for name, column in results.columns_of(
+          task.compared_by, task.top_ks).items()]
 
 
 class Measured(NamedTuple):
