@@ -57,14 +57,16 @@ FAULTS = [
     ({**SEARCH, 'settings': {'lr': {'min': 1, 'max': 1}}}, 'min must be below'),
     *(({**MODEL, 'seeds': [0, seed]}, 'seeds must be a list of whole numbers')
       for seed in ('1', True, -1, 2**32)),
-    *(({**MODEL, 'prune': prune}, 'prune: min_epochs must be at least 1 and')
-      for prune in ({'min_epochs': 0}, {'factor': 1})),
+    ({**MODEL, 'prune': {'min_epochs': 0}}, 'min_epochs: must be at least 1; '),
+    ({**MODEL, 'prune': {'factor': 1}}, 'prune: factor: must be at least 2; g'),
     ({**MODEL, 'data_root': ''}, 'data_root is empty'),
     ({**MODEL, 'goal': 'top_5'}, 'goal must be one of opa, top1, top5, top10'),
     ({**MODEL, 'search': {'method': 'bayes'}}, 'configurations must be at'),
     ({**MODEL, 'search': {'method': 'bays', 'configurations': 2}},
-     'method must be grid, random or bayes'),
+     'method: must be grid or random or bayes; got "bays"'),
+    ({**SEARCH, 'search': {'seed': -1}}, 'search: seed: must be 0 to 4294967'),
     ({'task': 'layout', **MODEL}, "there is no model 'MLP'"),
+    ({'task': 'tiles', **MODEL}, 'task: must be tile or layout; got "tiles"'),
     # They are counted, not listed.
     ({**MODEL, 'settings': {'epochs': MANY, 'batch': MANY, 'configs': MANY}},
      'at most 100,000 trials are allowed'),

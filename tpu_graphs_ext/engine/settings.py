@@ -48,7 +48,7 @@ def parse_model_kwargs(text: str) -> dict[str, Any]:
 
 def setting(default: Any, help: str, choices: Optional[tuple[str, ...]] = None,
             **limits: Any) -> Any:
-  """A field with its flag's help, and the limits of `_rule`."""
+  """A field with its flag's help, and the limits of `broken_rule`."""
   return dataclasses.field(default=default, metadata={
       'help': help, 'choices': choices, **limits})
 
@@ -81,7 +81,7 @@ def _plain(value: Any) -> Any:
   return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
-def _rule(value: Any, choices: Optional[tuple[str, ...]] = None,
+def broken_rule(value: Any, choices: Optional[tuple[str, ...]] = None,
           least: float = -math.inf, most: float = math.inf,
           or_all: bool = False, positive: bool = False, **_: Any) -> str:
   """The rule of a field that a value breaks; '' if it keeps them."""
@@ -106,7 +106,7 @@ class Checked:
       object.__setattr__(self, field.name, value)
       if rule := wrong_kind(field.type, value):
         raise UserError(f'--{field.name}={value!r}: must be {rule}')
-      if value is not None and (rule := _rule(value, **field.metadata)):
+      if value is not None and (rule := broken_rule(value, **field.metadata)):
         raise UserError(f'--{field.name}={value}: must be {rule}')
       if field.name in ('data_root', 'out_dir'):
         files.require_path('--' + field.name, value)
@@ -286,7 +286,7 @@ def _taken(value: Any, hint: Any) -> tuple[Any, str]:
     rule = next((f'a list, each {rule}' for _, rule in taken if rule), '')
     return value if rule else [each for each, _ in taken], rule
   if hint in _LIMITS:
-    return value, wrong_kind(hint, value) or _rule(value, **_LIMITS[hint])
+    return value, wrong_kind(hint, value) or broken_rule(value, **_LIMITS[hint])
   kinds = (isinstance(hint, type) and issubclass(hint, Checked)
            and hint.__subclasses__()) or [origin or hint]
   return value, '' if isinstance(value, origin or hint) else (

@@ -11,7 +11,12 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, Optional, Union
 
 from tpu_graphs_ext import files, load_models
-from tpu_graphs_ext.engine.settings import MOST_SEED, wrong_kind
+from tpu_graphs_ext.engine.settings import (
+  MOST_SEED,
+  broken_rule,
+  setting,
+  wrong_kind,
+)
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.tasks import TASKS, TILE
 
@@ -40,9 +45,10 @@ def filled(cls: type, content: Any, where: str) -> Any:
   for key, value in content.items():
     _require(key in fields,
              f'{where}: may only have the keys {", ".join(fields)}', key)
-    kind = wrong_kind(fields[key].type, value)
-    _require(not kind and (type(value) is not float or math.isfinite(value)),
-             f'{where}: {key}: must be {kind or "finite"}', value)
+    rule = wrong_kind(fields[key].type, value) or broken_rule(
+        value, **fields[key].metadata)
+    _require(not rule and (type(value) is not float or math.isfinite(value)),
+             f'{where}: {key}: must be {rule or "finite"}', value)
   for name, field in fields.items():
     _require(name in content or field.default is not dataclasses.MISSING
              or field.default_factory is not dataclasses.MISSING,
@@ -69,15 +75,11 @@ class Range:
 @dataclasses.dataclass(frozen=True)
 class Search:
   """How configurations are chosen: all of a grid, or as Optuna draws them."""
-  method: str = 'grid'
+  method: str = setting('grid', 'all, or drawn', ('grid', 'random', 'bayes'))
   configurations: int = 0
-  seed: int = 0
+  seed: int = setting(0, 'of the draws', least=0, most=MOST_SEED)
 
   def __post_init__(self):
-    _require(self.method in ('grid', 'random', 'bayes'),
-             'method must be grid, random or bayes', self.method)
-    _require(0 <= self.seed <= MOST_SEED,
-             f'seed must be from 0 to {MOST_SEED}', self.seed)
     _require((self.configurations > 0) == (self.method != 'grid'),
              'configurations must be at least 1; a grid tries all, without it',
              self.configurations)
@@ -86,12 +88,8 @@ class Search:
 @dataclasses.dataclass(frozen=True)
 class Prune:
   """The best 1/factor go on after min_epochs * factor ** i epochs, i >= 0."""
-  min_epochs: int = 1
-  factor: int = 3
-
-  def __post_init__(self):
-    _require(self.min_epochs >= 1 and self.factor >= 2, 'min_epochs must be '
-             'at least 1 and factor at least 2', [self.min_epochs, self.factor])
+  min_epochs: int = setting(1, 'of every trial', least=1)
+  factor: int = setting(3, 'the best 1/factor go on', least=2)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,7 +117,7 @@ class ModelSpace(NamedTuple):
 class Grid:
   """A file, with dataclasses for its objects and a full path as data_root."""
   models: list  # Of `ModelSpace`.
-  task: str = TILE.name
+  task: str = setting(TILE.name, 'of all trials', tuple(TASKS))
   kwargs: dict = dataclasses.field(default_factory=dict)
   settings: dict = dataclasses.field(default_factory=dict)
   seeds: list = dataclasses.field(default_factory=lambda: [0])
@@ -129,8 +127,6 @@ class Grid:
   goal: str = 'opa'
 
   def __post_init__(self):
-    _require(self.task in TASKS, f'task must be {" or ".join(TASKS)}',
-             self.task)
     goals = goals_of(self.task)
     _require(self.goal in goals, f'goal must be one of {", ".join(goals)}',
              self.goal)
