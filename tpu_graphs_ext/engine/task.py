@@ -58,7 +58,7 @@ class Task(Protocol):
   csv_end: str = ''  # The end of its last line.
   csv_configs: Optional[int] = None  # How many of each problem; None: all.
   test_configs: Optional[int] = None  # By `train`; None: not in the run file.
-  scored_at_once: int = 1  # Problems to score side by side: each takes memory.
+  scored_at_once: int = 1  # Threads that call `graphs`; each takes memory.
   config_table: str = 'config_feat'  # Field of a file with configurations.
   has_duplicates: bool = False  # Whether files list a configuration twice.
 

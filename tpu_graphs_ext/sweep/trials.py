@@ -59,25 +59,22 @@ class Trial:
 def trials_of(grid: Grid, out: str,
               configuration: Configuration) -> Iterator[Trial]:
   """A configuration of a grid with each seed; `out` is the sweep's folder."""
-  for seed in grid.seeds:
-    trial = Trial('', grid.task, configuration, seed, grid.data_root, out,
-                  grid.prune, grid.study_name)
-    yield dataclasses.replace(trial, key=_key(trial))
-
-
-def _key(trial: Trial) -> str:
-  settings, tried = trial.settings(), trial.configuration
+  trial = Trial('', grid.task, configuration, 0, grid.data_root, out,
+                grid.prune, grid.study_name)
+  settings = trial.settings()
   content = {
-      'format': 'tpu_graphs_ext trial 2', 'task': trial.task,
-      'model': tried.model, 'kwargs': tried.kwargs, 'seed': trial.seed,
-      'settings': {name: value for name, value in tried.settings.items()
+      'format': 'tpu_graphs_ext trial 2', 'task': grid.task,
+      'model': configuration.model, 'kwargs': configuration.kwargs,
+      'settings': {name: value for name, value in configuration.settings.items()
                    if name not in ('cache_dir', 'models_py')},
       'data': data_key(os.path.join(
-          trial.data_root, *settings.task.collection(vars(settings)))),
-      'prune': trial.prune and dataclasses.asdict(trial.prune),
+          grid.data_root, *settings.task.collection(vars(settings)))),
+      'prune': grid.prune and dataclasses.asdict(grid.prune),
       'models_py': file_sum(files.full_path(settings.models_file))}
-  return hashlib.sha256(json.dumps(
-      content, sort_keys=True).encode()).hexdigest()[:16]
+  for seed in grid.seeds:
+    key = hashlib.sha256(json.dumps(
+        {**content, 'seed': seed}, sort_keys=True).encode()).hexdigest()[:16]
+    yield dataclasses.replace(trial, key=key, seed=seed)
 
 
 # Once a sweep, whose trials all train on the same files.
