@@ -78,8 +78,7 @@ def test_opcodes_that_no_kernel_of_training_had(stats, caplog):
   warn(stats, [kernel], [0, 2, 13, 255])
   assert not caplog.records
   assert found_in(stats, kernel, [2]) == [
-      out_of_range.OutOfRange(
-          'a_0', 'node_opcode', name, number, 0.0, 0.0)
+      out_of_range.OutOfRange('a_0', 'node_opcode', name, number, 0.0, 0.0)
       for name, number in (('unknown', 0.0), (schema.OPCODE_NAMES[13], 13.0),
                            ('number 255', 255.0))]
   warn(stats, [kernel], [0, 2, 13])

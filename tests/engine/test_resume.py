@@ -172,13 +172,13 @@ def test_a_changed_start_is_not_resumed(data_root, tmp_path, caplog):
   assert not resume.ResumeFolder(settings).is_new
   path = pathlib.Path(folder.path) / 'started.json'
   content = path.read_text()
-  for change in ({'seed': -1}, {'milliseconds': '../x'}):
-    path.write_text(json.dumps({**json.loads(content), **change}))
+  changes = {'seed': -1}, {'milliseconds': '../x'}
+  for text in (content[:40], '[1]', *(
+      json.dumps({**json.loads(content), **change}) for change in changes)):
+    path.write_text(text)
+    caplog.clear()
     assert resume.ResumeFolder(settings).is_new
-  path.write_text(content[:40])
-  caplog.clear()
-  assert resume.ResumeFolder(settings).is_new
-  assert f'{folder.path}: cannot be resumed (' in caplog.text
+    assert f'{folder.path}: cannot be resumed (' in caplog.text
 
 
 @pytest.mark.survive

@@ -25,15 +25,13 @@ from tpu_graphs_ext.stacks import versions
 from tpu_graphs_ext.tasks import TILE
 from tpu_graphs_ext.tasks.tile import LoadSettings
 
-LEARNING = {
-    'epochs': 12, 'batch': 1, 'lr': 0.1, 'losses': 'PairwiseHingeLoss:1'}
-
 
 @pytest.fixture(scope='module')
 def trained(data_root, tmp_path_factory):
   """Learns the rule of `tiny_kernels.learnable_kernel`."""
   return train.train(tiny_models.tiny_settings(
-      data_root, tmp_path_factory.mktemp('out'), **LEARNING))
+      data_root, tmp_path_factory.mktemp('out'), epochs=12, batch=1, lr=0.1,
+      losses='PairwiseHingeLoss:1'))
 
 
 def load(model_dir):

@@ -27,8 +27,7 @@ def test_a_models_own_values_go_before_those_of_all(tmp_path):
       Configuration('MLP', {'hidden_dim': width}, {'lr': lr})
       for width in (16, 32) for lr in (0.1, 0.2)] + [
           Configuration('EarlyJoinSAGE', {'hidden_dim': 8}, {'lr': 0.5})]
-  assert parsed.num_trials == 10
-  assert not parsed.highest_is_best
+  assert parsed.num_trials == 10 and not parsed.highest_is_best
 
 
 MODEL = {'models': ['MLP']}
