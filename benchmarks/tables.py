@@ -17,7 +17,6 @@ import contextlib
 import csv
 import dataclasses
 import datetime
-import hashlib
 import io
 import itertools
 import os
@@ -32,6 +31,7 @@ from typing import NamedTuple, Union
 
 import traces
 from tpu_graphs_ext import files
+from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.engine import threads
 from tpu_graphs_ext.sample import kernels
 from tpu_graphs_ext.tasks import layout, tile
@@ -103,7 +103,7 @@ def put(table: str, rows: Mapping[str, Mapping[str, Union[
 
 
 def code_hash(name: str) -> str:
-  return hashlib.sha256((PROJECT / name).read_bytes()).hexdigest()[:12]
+  return files.sha256(str(PROJECT / name))[:12]
 
 
 def machine() -> str:
@@ -412,7 +412,7 @@ def sample_kernels() -> str:
   lines = ['| generation | kernels | train | valid | test | programs | tiles '
            '| the default is best | cycles at |', '|' + ' ---: |' * 9]
   for tpu, clock_ghz in kernels.CLOCK_GHZ.items():
-    splits = [kernels.split_kernels(tpu, split) for split in kernels.SPLITS]
+    splits = [kernels.split_kernels(tpu, split) for split in schema.SPLITS]
     of_all = [kernel for split in splits for kernel in split]
     best = [kernel.cycles[kernel.default] == kernel.cycles.min()
             for kernel in of_all]

@@ -22,6 +22,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.hlo import features, protos, tpu_compiler
 from tpu_graphs_ext.sample import kernels
 
@@ -165,7 +166,7 @@ def main() -> None:
   with open(os.path.join(args.dir, 'programs.json')) as file:
     splits = json.load(file)
   counts, packed = collections.Counter(), _packed(args.tpu)
-  chosen = {split: {} for split in kernels.SPLITS}
+  chosen = {split: {} for split in schema.SPLITS}
   for split, names in splits.items():
     for name in names:
       if os.path.exists(os.path.join(folder, name + '.json.gz')):
@@ -180,7 +181,7 @@ def main() -> None:
       for graph in chosen[split].keys() & chosen[other].keys():
         counts[f'{split}, also in {other}'] += 1
         del chosen[split][graph]
-  for split in kernels.SPLITS:
+  for split in schema.SPLITS:
     _write(args.tpu, split, list(chosen[split].values()))
   for reason, count in counts.most_common():
     print(f'  left out: {count} {reason}')

@@ -39,7 +39,7 @@ COMPARED = ('MyEarlyJoinSAGE', 'MyEarlyJoinSAGE' + checks.RAW, 'EarlyJoinGAT',
 def data(tmp_path_factory) -> str:
   """Sample data with 100 train, 20 valid and 20 test kernels."""
   folder = str(tmp_path_factory.mktemp('data') / 'sample')
-  write.write_sample_data(write.SampleDataSettings(out=folder, kernels=140))
+  write.write_sample_data(folder, kernels=140)
   return folder
 
 

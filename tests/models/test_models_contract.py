@@ -261,7 +261,7 @@ def test_trained_saved_and_copied_by_position(
 @pytest.fixture(scope='module')
 def sample_root(tmp_path_factory):
   out = str(tmp_path_factory.mktemp('sample') / 'data')
-  write.write_sample_data(write.SampleDataSettings(out=out, kernels=120))
+  write.write_sample_data(out, kernels=120)
   return out
 
 

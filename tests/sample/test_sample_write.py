@@ -15,7 +15,6 @@ from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.sample import kernels as kernels_lib
 from tpu_graphs_ext.sample import layouts, write
-from tpu_graphs_ext.sample.write import SampleDataSettings
 
 FOLDERS = ['test', 'test_labelled', 'train', 'valid']
 
@@ -23,8 +22,7 @@ FOLDERS = ['test', 'test_labelled', 'train', 'valid']
 @pytest.fixture(scope='module')
 def written(tmp_path_factory):
   out = tmp_path_factory.mktemp('sample') / 'data'
-  settings = SampleDataSettings(str(out), kernels=7)
-  return settings, write.write_sample_data(settings)
+  return write.write_sample_data(str(out), kernels=7)
 
 
 def kernels_of(out, split):
@@ -41,15 +39,14 @@ def contents(folder):
 
 
 def test_folders_names_and_labels(written):
-  settings, summary = written
-  assert sorted(os.listdir(settings.out)) == ['sample_data.json', *FOLDERS]
-  kernels = {split: kernels_of(settings.out, split) for split in FOLDERS}
+  assert sorted(os.listdir(written.out)) == ['sample_data.json', *FOLDERS]
+  kernels = {split: kernels_of(written.out, split) for split in FOLDERS}
   # A seventh each for valid and test.
   assert {split: len(of) for split, of in kernels.items()} == {
       'train': 5, 'valid': 1, 'test': 1, 'test_labelled': 1}
   (valid,) = kernels['valid']
-  assert summary.statistics['train']['count'] == 5
-  assert summary.statistics['valid']['configurations'] == valid.num_configs
+  assert written.statistics['train']['count'] == 5
+  assert written.statistics['valid']['configurations'] == valid.num_configs
   assert valid.program not in {kernel.program for kernel in kernels['train']}
   for kernel in kernels['train']:
     assert len(kernel.tile_id.rsplit('_', 1)[1]) == 16
@@ -63,15 +60,13 @@ def test_folders_names_and_labels(written):
 
 
 def test_same_settings_are_the_same_bytes_and_written_once(written, tmp_path):
-  settings, summary = written
-  before = os.stat(os.path.join(settings.out, 'train')).st_mtime_ns
-  again = write.write_sample_data(settings)
-  assert again.reused and again.statistics == summary.statistics
-  assert os.stat(os.path.join(settings.out, 'train')).st_mtime_ns == before
+  before = os.stat(os.path.join(written.out, 'train')).st_mtime_ns
+  again = write.write_sample_data(written.out, kernels=7)
+  assert again.reused and again.statistics == written.statistics
+  assert os.stat(os.path.join(written.out, 'train')).st_mtime_ns == before
   assert 'already there' in again.text()
-  other = dataclasses.replace(settings, out=str(tmp_path / 'again'))
-  write.write_sample_data(other)
-  assert contents(settings.out) == contents(other.out)
+  other = write.write_sample_data(str(tmp_path / 'again'), kernels=7)
+  assert contents(written.out) == contents(other.out)
 
 
 # --- Refusals ----------------------------------------------------------------
@@ -95,13 +90,12 @@ def test_nothing_is_replaced(written, tmp_path):
 
   for how in ('settings', 'more', 'less', 'change', 'link', 'marker'):
     folder = tmp_path / how
-    out = shutil.copytree(written[0].out, folder / 'copy')
-    settings = dataclasses.replace(
-        written[0], out=str(out), seed=int(how == 'settings'))
+    out = shutil.copytree(written.out, folder / 'copy')
     change(out, how)
     before = contents(folder)
     with pytest.raises(UserError, match='copy: exists and does not hold exact'):
-      write.write_sample_data(settings)
+      write.write_sample_data(
+          str(out), kernels=7, seed=int(how == 'settings'))
     assert contents(folder) == before
 
 
@@ -113,7 +107,7 @@ def test_what_comes_while_it_is_written_stays(tmp_path, monkeypatch):
 
   monkeypatch.setattr(write, '_fill', fill)
   with pytest.raises(UserError, match='does not hold exactly this'):
-    write.write_sample_data(SampleDataSettings(str(tmp_path / 'out')))
+    write.write_sample_data(str(tmp_path / 'out'))
   assert contents(tmp_path) == {pathlib.Path('out/train/mine.npz'): b'mine'}
 
 
@@ -122,13 +116,13 @@ def test_settings_are_checked(tmp_path, monkeypatch):
       ({'kernels': 6}, '--kernels must be at least 7'),
       ({'tpu': 'v9'}, "--tpu must be one of v3, v5e, v5p, v6e, v7x; got 'v9'")):
     with pytest.raises(UserError, match=message):
-      SampleDataSettings(**{'out': 'out', **settings})
+      write.write_sample_data('out', **settings)
   path = tmp_path / 'data'
   path.write_text('')
   # Before the kernels are made.
   monkeypatch.setattr(kernels_lib, 'split_kernels', None)
   with pytest.raises(UserError, match='data: is a link, a file, a device or'):
-    write.write_sample_data(SampleDataSettings(str(path)))
+    write.write_sample_data(str(path))
 
 
 # --- Tiles of one kernel -----------------------------------------------------
@@ -226,7 +220,7 @@ def test_a_damaged_file_of_the_package_is_named(tmp_path):
 @pytest.mark.parametrize('tpu', kernels_lib.CLOCK_GHZ)
 def test_no_kernel_is_in_two_splits(tpu):
   graphs, programs, refused = [], [], 0
-  for split in kernels_lib.SPLITS:
+  for split in schema.SPLITS:
     kernels = kernels_lib.split_kernels(tpu, split)
     graphs += [kernel.graph_hash() for kernel in kernels]
     programs += {kernel.program for kernel in kernels}

@@ -29,7 +29,6 @@ import numpy as np
 
 from tpu_graphs_ext.errors import UserError
 
-SPLITS = ('train', 'valid', 'test')
 # v3: Norrie et al., "The Design Process for Google's Training Chips: TPUv2 and
 # TPUv3", IEEE Micro 2021. The others: a device's published bfloat16 FLOP/s over
 # those of a cycle, 2^17 for v5e, 2^18 for v5p and 2^19 for v6e and v7x, by the

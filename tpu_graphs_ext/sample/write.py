@@ -27,7 +27,7 @@ from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import features, kernel_sources
 from tpu_graphs_ext.sample import kernels as kernels_lib
 from tpu_graphs_ext.sample import layouts
-from tpu_graphs_ext.sample.kernels import CLOCK_GHZ, SPLITS
+from tpu_graphs_ext.sample.kernels import CLOCK_GHZ
 
 _WHAT = ('Sample data of tpu_graphs_ext: runtimes are estimates of '
          "Google's TPU compiler.")
@@ -46,26 +46,6 @@ _COPIES = (5, 9)
 
 
 @dataclasses.dataclass(frozen=True)
-class SampleDataSettings:
-  """Settings of `write_sample_data`."""
-  out: str  # The folder; new, empty, or with exactly this data.
-  # In all splits: a seventh each for valid and test, or all that they have.
-  # None: all kernels that there are.
-  kernels: Optional[int] = 700
-  seed: int = 0  # Decides the choice of kernels and the order of tiles.
-  tpu: str = 'v3'  # The machine they were compiled for, of `CLOCK_GHZ`.
-
-  def __post_init__(self):
-    for name, holds, rule in (
-        ('kernels', self.kernels is None or self.kernels >= 7,
-         'at least 7, so that valid and test have one each'),
-        ('seed', self.seed >= 0, 'at least 0'),
-        ('tpu', self.tpu in CLOCK_GHZ, f'one of {", ".join(CLOCK_GHZ)}')):
-      if not holds:
-        raise UserError(f'--{name} must be {rule}; got {getattr(self, name)!r}')
-
-
-@dataclasses.dataclass(frozen=True)
 class Summary:
   """The result of writing sample data."""
   out: str  # The folder.
@@ -80,14 +60,30 @@ class Summary:
             + table.to_string(float_format='{:,.2f}'.format))
 
 
-def write_sample_data(settings: SampleDataSettings) -> Summary:
+def write_sample_data(out: str, kernels: Optional[int] = 700, seed: int = 0,
+                      tpu: str = 'v3') -> Summary:
   """Writes the sample data of the tile task, or finds it written.
 
-  Raises UserError if `out` holds something else or cannot be written.
+  Args:
+    out: the folder; new, empty, or with exactly this data.
+    kernels: in all splits: a seventh each for valid and test, or all that they
+      have. None: all kernels that there are.
+    seed: decides the choice of kernels and the order of tiles.
+    tpu: the machine they were compiled for, of `CLOCK_GHZ`.
+
+  Raises UserError for a wrong argument, or if `out` holds something else or
+  cannot be written.
   """
-  asked = dataclasses.asdict(settings)
-  return _write(asked.pop('out'), {'version': _VERSION, **asked},
-                _tile_problems(settings))
+  settings = {'kernels': kernels, 'seed': seed, 'tpu': tpu}
+  for name, holds, rule in (
+      ('kernels', kernels is None or kernels >= 7,
+       'at least 7, so that valid and test have one each'),
+      ('seed', seed >= 0, 'at least 0'),
+      ('tpu', tpu in CLOCK_GHZ, f'one of {", ".join(CLOCK_GHZ)}')):
+    if not holds:
+      raise UserError(f'--{name} must be {rule}; got {settings[name]!r}')
+  return _write(out, {'version': _VERSION, **settings},
+                _tile_problems(**settings))
 
 
 def write_layout_data(out: str) -> Summary:
@@ -178,7 +174,7 @@ def _blanked(problem):
 def _layout_problems() -> Iterator[tuple]:
   programs = layouts.load()
   for search in layouts.SEARCHES:
-    for split in SPLITS:
+    for split in schema.SPLITS:
       for program in programs:
         if program.split == split:
           graph = program.graph(search)
@@ -207,19 +203,20 @@ def _parts(program: layouts.Program, graph) -> list:
 # --- Kernels with tiles ------------------------------------------------------
 
 
-def _tile_problems(settings: SampleDataSettings) -> Iterator[tuple]:
-  most = dict.fromkeys(SPLITS)
-  if settings.kernels is not None:
-    most = dict.fromkeys(SPLITS, settings.kernels // 7)
-    most['train'] = settings.kernels - 2 * most['test']
-  for split in SPLITS:
-    kernels = kernels_lib.split_kernels(settings.tpu, split)
-    for compiled in _chosen(kernels, most[split], settings.seed):
+def _tile_problems(kernels: Optional[int], seed: int,
+                   tpu: str) -> Iterator[tuple]:
+  most = dict.fromkeys(schema.SPLITS)
+  if kernels is not None:
+    most = dict.fromkeys(schema.SPLITS, kernels // 7)
+    most['train'] = kernels - 2 * most['test']
+  for split in schema.SPLITS:
+    there = kernels_lib.split_kernels(tpu, split)
+    for compiled in _chosen(there, most[split], seed):
       graph = compiled.graph_hash()
       kernel = sample_kernel(
           compiled, graph[:32] if split == 'test'
-          else f'{compiled.program}_{graph[:16]}', CLOCK_GHZ[settings.tpu],
-          [settings.seed, int(graph[:8], 16)])
+          else f'{compiled.program}_{graph[:16]}', CLOCK_GHZ[tpu],
+          [seed, int(graph[:8], 16)])
       yield split, [kernel], {
           'nodes': kernel.num_nodes, 'edges': kernel.num_edges,
           'configurations': kernel.num_configs,

@@ -283,12 +283,10 @@ class TileTask(shipped.ShippedTask):
     """Whether `tiles_train.py` wrote them: `layout_train.py` cuts programs."""
     return 'keep_nodes' not in args
 
-  def write_sample(self, out: str, kernels: Optional[int] = 700,
-                   tpu: str = 'v3', seed: int = 0) -> Summary:
-    """Kernels of Google's TPU compiler; see `SampleDataSettings`."""
+  def write_sample(self, out: str, **flags: Any) -> Summary:
+    """Kernels of Google's TPU compiler; see `sample.write`."""
     from tpu_graphs_ext.sample import write
-    return write.write_sample_data(
-        write.SampleDataSettings(out, kernels, seed, tpu))
+    return write.write_sample_data(out, **flags)
 
 
 def with_members(settings: TrainSettings) -> TrainSettings:
