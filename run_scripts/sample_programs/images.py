@@ -8,16 +8,11 @@ import jax.numpy as jnp
 
 from sample_programs import layers as nn
 
-relu, silu = jax.nn.relu, jax.nn.silu
+relu, silu, norm = jax.nn.relu, jax.nn.silu, nn.batch_norm
 
 
-def _norm(training):
-  return nn.batch_norm if training else nn.scale_shift
-
-
-def resnet(w, x, widths=(64, 128), bottleneck=True, groups=1, training=True,
+def resnet(w, x, widths=(64, 128), bottleneck=True, groups=1,
            classes=1000, squeeze=False):
-  norm = _norm(training)
   x = relu(norm(w, nn.conv(w, x, widths[0], 7, 2)))
   x = nn.pool(x, 3, 2, padding='SAME')
   for number, width in enumerate(widths):
@@ -36,8 +31,7 @@ def resnet(w, x, widths=(64, 128), bottleneck=True, groups=1, training=True,
   return nn.dense(w, nn.spatial_mean(x), classes)
 
 
-def vgg(w, x, widths=(64, 128, 256), dense=1024, classes=1000, training=True):
-  del training
+def vgg(w, x, widths=(64, 128, 256), dense=1024, classes=1000):
   for width in widths:
     x = relu(nn.conv(w, x, width) + w(width))
     x = relu(nn.conv(w, x, width) + w(width))
@@ -47,8 +41,7 @@ def vgg(w, x, widths=(64, 128, 256), dense=1024, classes=1000, training=True):
   return nn.dense(w, x, classes)
 
 
-def alexnet(w, x, classes=1000, training=True):
-  del training
+def alexnet(w, x, classes=1000):
   x = relu(nn.conv(w, x, 96, 11, 4, padding='VALID') + w(96))
   x = nn.pool(x, 3, 2)
   x = relu(nn.conv(w, x, 256, 5) + w(256))
@@ -60,8 +53,7 @@ def alexnet(w, x, classes=1000, training=True):
   return nn.dense(w, x, classes)
 
 
-def inception(w, x, width=64, classes=1000, training=True):
-  norm = _norm(training)
+def inception(w, x, width=64, classes=1000):
 
   def unit(x, channels, size=3, stride=1):
     return relu(norm(w, nn.conv(w, x, channels, size, stride)))
@@ -79,8 +71,7 @@ def inception(w, x, width=64, classes=1000, training=True):
   return nn.dense(w, nn.spatial_mean(x), classes)
 
 
-def densenet(w, x, growth=32, steps=4, classes=1000, training=True):
-  norm = _norm(training)
+def densenet(w, x, growth=32, steps=4, classes=1000):
   x = nn.pool(nn.conv(w, x, 2 * growth, 7, 2), 3, 2, padding='SAME')
   for block in range(2):
     for _ in range(steps):
@@ -94,9 +85,8 @@ def densenet(w, x, growth=32, steps=4, classes=1000, training=True):
 
 
 def mobilenet(w, x, widths=(24, 40, 80), expand=6, size=3, squeeze=False,
-              classes=1000, training=True):
+              classes=1000):
   """Inverted residuals of depthwise convolutions; EfficientNet squeezes."""
-  norm = _norm(training)
   act = silu if squeeze else jax.nn.relu6
   x = act(norm(w, nn.conv(w, x, 32, 3, 2)))
   for number, width in enumerate(widths):
@@ -109,8 +99,7 @@ def mobilenet(w, x, widths=(24, 40, 80), expand=6, size=3, squeeze=False,
   return nn.dense(w, nn.spatial_mean(x), classes)
 
 
-def shufflenet(w, x, width=240, groups=3, classes=1000, training=True):
-  norm = _norm(training)
+def shufflenet(w, x, width=240, groups=3, classes=1000):
   x = relu(norm(w, nn.conv(w, x, 24, 3, 2)))
   x = nn.pool(x, 3, 2, padding='SAME')
   x = relu(norm(w, nn.conv(w, x, width, 1)))
@@ -123,8 +112,7 @@ def shufflenet(w, x, width=240, groups=3, classes=1000, training=True):
   return nn.dense(w, nn.spatial_mean(x), classes)
 
 
-def convnext(w, x, widths=(96, 192), classes=1000, training=True):
-  del training
+def convnext(w, x, widths=(96, 192), classes=1000):
   x = nn.layer_norm(w, nn.conv(w, x, widths[0], 4, 4))
   for number, width in enumerate(widths):
     if number:
@@ -134,13 +122,13 @@ def convnext(w, x, widths=(96, 192), classes=1000, training=True):
   return nn.dense(w, nn.spatial_mean(x), classes)
 
 
-def unet(w, x, widths=(32, 64, 128), outputs=2, norm='batch', training=True):
+def unet(w, x, widths=(32, 64, 128), outputs=2, norm='batch'):
   """Works in two and three dimensions."""
   def unit(x, width):
     y = nn.conv(w, x, width)
     if norm == 'group':
       return silu(nn.group_norm(w, y, 8))
-    return relu(_norm(training)(w, y))
+    return relu(nn.batch_norm(w, y))
 
   kept = []
   for width in widths[:-1]:
@@ -154,9 +142,8 @@ def unet(w, x, widths=(32, 64, 128), outputs=2, norm='batch', training=True):
   return nn.conv(w, x, outputs, 1)
 
 
-def deeplab(w, x, width=128, classes=21, training=True):
+def deeplab(w, x, width=128, classes=21):
   """Segmentation: dilated convolutions side by side, resized logits."""
-  norm = _norm(training)
   x = relu(norm(w, nn.conv(w, x, 64, 3, 2)))
   x = relu(norm(w, nn.conv(w, x, width, 3, 2)))
   x = relu(norm(w, nn.conv(w, x, width, 3, 2)))
@@ -171,9 +158,8 @@ def deeplab(w, x, width=128, classes=21, training=True):
       x, (x.shape[0], 8 * x.shape[1], 8 * x.shape[2], classes), 'bilinear')
 
 
-def retinanet(w, x, width=256, classes=90, anchors=9, training=True):
+def retinanet(w, x, width=256, classes=90, anchors=9):
   """A feature pyramid of three levels with heads for boxes and classes."""
-  norm = _norm(training)
   levels = []
   for channels in (64, 128, 256, 512):
     x = relu(norm(w, nn.conv(w, x, channels, 3, 2)))
@@ -199,8 +185,7 @@ def retinanet(w, x, width=256, classes=90, anchors=9, training=True):
           jnp.concatenate(boxes, 1))
 
 
-def super_resolution(w, x, width=64, factor=2, training=True):
-  del training
+def super_resolution(w, x, width=64, factor=2):
   x = first = relu(nn.conv(w, x, width, 5))
   for _ in range(2):
     x = x + nn.conv(w, relu(nn.conv(w, x, width)), width)
@@ -210,8 +195,7 @@ def super_resolution(w, x, width=64, factor=2, training=True):
   return jnp.tanh(x.reshape(n, h * factor, v * factor, 3))
 
 
-def autoencoder(w, x, widths=(64, 128, 256), latent=128, training=True):
-  norm = _norm(training)
+def autoencoder(w, x, widths=(64, 128, 256), latent=128):
   shape = x.shape
   for width in widths:
     x = jax.nn.leaky_relu(norm(w, nn.conv(w, x, width, 4, 2)))
@@ -223,17 +207,16 @@ def autoencoder(w, x, widths=(64, 128, 256), latent=128, training=True):
   return jax.nn.sigmoid(x)
 
 
-def generator(w, z, widths=(512, 256, 128, 64), training=True):
-  norm = _norm(training)
+def generator(w, z, widths=(512, 256, 128, 64)):
   x = nn.dense(w, z, 16 * widths[0]).reshape(-1, 4, 4, widths[0])
   for width in (*widths[1:], 3):
     x = nn.deconv(w, relu(norm(w, x)), width)
   return jnp.tanh(x)
 
 
-def gan_step(w, z, x, widths=(256, 128, 64), training=True):
+def gan_step(w, z, x, widths=(256, 128, 64)):
   """Generator and discriminator, with the loss of both."""
-  made = generator(w, z, widths, training)
+  made = generator(w, z, widths)
   y = jnp.concatenate([made, x], 0)
   for width in widths[::-1]:
     y = jax.nn.leaky_relu(nn.conv(w, y, width, 4, 2), 0.2)
@@ -241,8 +224,7 @@ def gan_step(w, z, x, widths=(256, 128, 64), training=True):
   return jax.nn.softplus(logits)
 
 
-def resnet3d(w, x, widths=(32, 64), classes=400, training=True):
-  norm = _norm(training)
+def resnet3d(w, x, widths=(32, 64), classes=400):
   x = relu(norm(w, nn.conv(w, x, widths[0], (3, 7, 7), 2)))
   for number, width in enumerate(widths):
     stride = 2 if number else 1
@@ -252,9 +234,8 @@ def resnet3d(w, x, widths=(32, 64), classes=400, training=True):
   return nn.dense(w, nn.spatial_mean(x), classes)
 
 
-def wavenet(w, x, width=64, steps=4, classes=256, training=True):
+def wavenet(w, x, width=64, steps=4, classes=256):
   """Dilated convolutions over time."""
-  del training
   x = nn.conv(w, x, width, 1)
   skip = 0
   for step in range(steps):

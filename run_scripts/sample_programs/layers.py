@@ -9,11 +9,11 @@ class Weights:
   """Makes the weights of a network, or hands out those that it is given.
 
   A network asks for its weights in the same order in both cases, so it is
-  one function, without an initialisation of its own.
+  one function, without an initialisation of its own. `training`: of the step.
   """
 
-  def __init__(self, dtype, weights=None):
-    self.dtype, self.made = dtype, []
+  def __init__(self, dtype, training, weights=None):
+    self.dtype, self.training, self.made = dtype, training, []
     self._given = None if weights is None else iter(weights)
 
   def __call__(self, *shape):
@@ -50,6 +50,9 @@ def depthwise(w, x, size=3, stride=1):
 
 
 def batch_norm(w, x):
+  """Folded at inference."""
+  if not w.training:
+    return scale_shift(w, x)
   y = x.astype(jnp.float32)
   axes = tuple(range(x.ndim - 1))
   y = (y - y.mean(axes)) * lax.rsqrt(y.var(axes) + 1e-5)
@@ -57,7 +60,6 @@ def batch_norm(w, x):
 
 
 def scale_shift(w, x):
-  """A batch norm at inference, folded."""
   return x * w(x.shape[-1]) + w(x.shape[-1])
 
 

@@ -9,9 +9,8 @@ import jax.numpy as jnp
 from jax import lax
 
 
-def movements(w, *arrays, training):
+def movements(unused_w, *arrays):
   """Each array transposed, in blocks, cut, padded, turned and repeated."""
-  del w, training
   outputs = []
   for x in arrays:
     outputs += _transposed(x) + _cut(x) + _repeated(x)
@@ -67,9 +66,8 @@ def _repeated(x):
   return outputs
 
 
-def reductions(w, *arrays, training):
+def reductions(unused_w, *arrays):
   """Each array reduced along dimensions and windows, in several ways."""
-  del w, training
   outputs = []
   for x in arrays:
     for axis in range(x.ndim):

@@ -10,9 +10,8 @@ from sample_programs import layers as nn
 
 
 def dlrm(w, numbers, ids, rows=100000, width=64, bottom=(512, 256),
-         top=(1024, 512, 256), training=True):
+         top=(1024, 512, 256)):
   """Embeddings of categories, their inner products, an MLP of both."""
-  del training
   x = numbers
   for size in (*bottom, width):
     x = jax.nn.relu(nn.dense(w, x, size))
@@ -26,8 +25,7 @@ def dlrm(w, numbers, ids, rows=100000, width=64, bottom=(512, 256),
   return nn.dense(w, x, 1)
 
 
-def wide_and_deep(w, numbers, ids, rows=50000, width=32, training=True):
-  del training
+def wide_and_deep(w, numbers, ids, rows=50000, width=32):
   deep = w(rows, width)[ids].reshape(ids.shape[0], -1)
   x = jnp.concatenate([numbers, deep], -1)
   cross = x
@@ -39,9 +37,8 @@ def wide_and_deep(w, numbers, ids, rows=50000, width=32, training=True):
   return nn.dense(w, jnp.concatenate([cross, x], -1), 1) + wide
 
 
-def two_towers(w, users, items, widths=(512, 256, 128), training=True):
+def two_towers(w, users, items, widths=(512, 256, 128)):
   """Retrieval: all users of a batch against all items."""
-  del training
   ends = []
   for x in (users, items):
     for width in widths:
@@ -52,10 +49,8 @@ def two_towers(w, users, items, widths=(512, 256, 128), training=True):
   return ends[0] @ ends[1].T * 20
 
 
-def message_passing(w, nodes, edges, senders, receivers, width=128,
-                    training=True):
+def message_passing(w, nodes, edges, senders, receivers, width=128):
   """An interaction network with two rounds over a list of edges."""
-  del training
   nodes, edges = nn.dense(w, nodes, width), nn.dense(w, edges, width)
   for _ in range(2):
     messages = jnp.concatenate(
@@ -68,9 +63,8 @@ def message_passing(w, nodes, edges, senders, receivers, width=128,
   return nn.dense(w, nodes, 16)
 
 
-def dense_graph(w, x, adjacency, width=256, classes=40, training=True):
+def dense_graph(w, x, adjacency, width=256, classes=40):
   """Graph convolutions and attention on batches of dense adjacencies."""
-  del training
   degree = adjacency.sum(-1, keepdims=True) + 1
   x = jax.nn.relu((adjacency @ nn.dense(w, x, width)) / degree)
   y = nn.dense(w, x, width)
@@ -81,9 +75,8 @@ def dense_graph(w, x, adjacency, width=256, classes=40, training=True):
   return nn.dense(w, x.max(1), classes)
 
 
-def diffusion(w, x, time, context, widths=(64, 128), heads=4, training=True):
+def diffusion(w, x, time, context, widths=(64, 128), heads=4):
   """A U-Net with group norms, times and attention to a text."""
-  del training
   angle = time[:, None] * jnp.exp(-9.2 * jnp.arange(64) / 64)
   t = jnp.concatenate([jnp.sin(angle), jnp.cos(angle)], -1).astype(x.dtype)
   t = jax.nn.silu(nn.dense(w, t, 4 * widths[0]))
@@ -108,9 +101,8 @@ def diffusion(w, x, time, context, widths=(64, 128), heads=4, training=True):
   return nn.conv(w, x, 4)
 
 
-def radiance(w, points, directions, width=256, training=True):
+def radiance(w, points, directions, width=256):
   """A radiance field: positions encoded, an MLP, colours summed on rays."""
-  del training
 
   def encoded(x, steps):
     angle = x[..., None] * 2. ** jnp.arange(steps)
@@ -132,9 +124,8 @@ def radiance(w, points, directions, width=256, training=True):
   return (colour * (alpha * left)[..., None].astype(colour.dtype)).sum(1)
 
 
-def q_learning(w, frames, actions=18, training=True):
+def q_learning(w, frames, actions=18):
   """A dueling network on frames."""
-  del training
   x = jax.nn.relu(nn.conv(w, frames, 32, 8, 4, padding='VALID'))
   x = jax.nn.relu(nn.conv(w, x, 64, 4, 2, padding='VALID'))
   x = jax.nn.relu(nn.conv(w, x, 64, 3, 1, padding='VALID'))
@@ -144,9 +135,8 @@ def q_learning(w, frames, actions=18, training=True):
   return value + gain - gain.mean(-1, keepdims=True)
 
 
-def pair_stack(w, pair, width=128, heads=4, training=True):
+def pair_stack(w, pair, width=128, heads=4):
   """Protein folding: triangles multiplied, attention along the rows."""
-  del training
   x = nn.layer_norm(w, pair)
   a = nn.dense(w, x, width) * jax.nn.sigmoid(nn.dense(w, x, width))
   b = nn.dense(w, x, width) * jax.nn.sigmoid(nn.dense(w, x, width))
@@ -160,9 +150,8 @@ def pair_stack(w, pair, width=128, heads=4, training=True):
   return pair + nn.mlp(w, nn.layer_norm(w, pair), 4 * channels, jax.nn.relu)
 
 
-def flow(w, x, hidden=256, training=True):
+def flow(w, x, hidden=256):
   """A coupling layer with an invertible 1x1 convolution."""
-  del training
   x = nn.scale_shift(w, x)
   channels = x.shape[-1]
   x = jnp.einsum('bhwc,cd->bhwd', x, w(channels, channels))

@@ -11,9 +11,8 @@ from sample_programs import layers as nn
 
 
 def encoder(w, tokens, vocabulary=30522, width=768, heads=12, inner=None,
-            after=True, training=True):
+            after=True):
   """BERT: layer norms after the residual; `after=False`: before it."""
-  del training
   x = w(vocabulary, width)[tokens] + w(tokens.shape[1], width)
   x = nn.layer_norm(w, x)
   inner = inner or 4 * width
@@ -28,9 +27,8 @@ def encoder(w, tokens, vocabulary=30522, width=768, heads=12, inner=None,
 
 
 def decoder(w, tokens, vocabulary=32000, width=1024, heads=16, kv_heads=None,
-            inner=None, gated=True, rotary=True, window=None, training=True):
+            inner=None, gated=True, rotary=True, window=None):
   """A language model: RMS norms, rotary positions, a gated MLP."""
-  del training
   x = w(vocabulary, width)[tokens]
   y = nn.rms_norm(w, x)
   x = x + nn.attention(w, y, heads, width // heads, kv_heads=kv_heads,
@@ -41,10 +39,8 @@ def decoder(w, tokens, vocabulary=32000, width=1024, heads=16, kv_heads=None,
   return nn.rms_norm(w, x) @ w(width, vocabulary // 4)
 
 
-def seq2seq(w, tokens, targets, vocabulary=32000, width=512, heads=8,
-            training=True):
+def seq2seq(w, tokens, targets, vocabulary=32000, width=512, heads=8):
   """An encoder, and a decoder that attends to it."""
-  del training
   table = w(vocabulary, width)
   x, y = table[tokens], table[targets]
   x = x + nn.attention(w, nn.layer_norm(w, x), heads, width // heads)
@@ -58,9 +54,8 @@ def seq2seq(w, tokens, targets, vocabulary=32000, width=512, heads=8,
 
 
 def decode_step(w, x, keys, values, position, heads=16, kv_heads=4,
-                inner=4096, classes=8000, training=False):
+                inner=4096, classes=8000):
   """One token with a cache of keys and values [batch, time, heads, width]."""
-  del training
   width = keys.shape[-1]
   y = nn.rms_norm(w, x)
   q = jnp.einsum('bd,dhe->bhe', y, w(x.shape[-1], heads, width))
@@ -81,9 +76,8 @@ def decode_step(w, x, keys, values, position, heads=16, kv_heads=4,
   return jax.nn.softmax(logits), jnp.argmax(logits, -1), keys, values
 
 
-def mixture(w, x, experts=8, inner=2048, heads=8, training=True):
+def mixture(w, x, experts=8, inner=2048, heads=8):
   """Attention, then experts of which each token takes two, by capacity."""
-  del training
   batch, time, width = x.shape
   x = x + nn.attention(w, nn.rms_norm(w, x), heads, width // heads,
                        causal=True)
@@ -103,8 +97,7 @@ def mixture(w, x, experts=8, inner=2048, heads=8, training=True):
   return x + y.reshape(x.shape)
 
 
-def vit(w, x, patch=16, width=384, heads=6, classes=1000, training=True):
-  del training
+def vit(w, x, patch=16, width=384, heads=6, classes=1000):
   x = nn.conv(w, x, width, patch, patch, padding='VALID')
   x = x.reshape(x.shape[0], -1, width)
   first = jnp.broadcast_to(w(1, 1, width), (x.shape[0], 1, width))
@@ -115,9 +108,8 @@ def vit(w, x, patch=16, width=384, heads=6, classes=1000, training=True):
   return nn.dense(w, nn.layer_norm(w, x)[:, 0], classes)
 
 
-def swin(w, x, window=7, width=96, heads=3, training=True):
+def swin(w, x, window=7, width=96, heads=3):
   """Attention within windows, the second time shifted; patches merged."""
-  del training
   x = nn.layer_norm(w, nn.conv(w, x, width, 4, 4))
   for shift in (0, window // 2):
     n, h, v, c = x.shape
@@ -137,9 +129,7 @@ def swin(w, x, window=7, width=96, heads=3, training=True):
                                                                    2 * c)
 
 
-def mixer(w, x, patch=16, width=512, tokens=256, channels=2048, classes=1000,
-          training=True):
-  del training
+def mixer(w, x, patch=16, width=512, tokens=256, channels=2048, classes=1000):
   x = nn.conv(w, x, width, patch, patch, padding='VALID')
   x = x.reshape(x.shape[0], -1, width)
   y = nn.layer_norm(w, x).swapaxes(1, 2)
@@ -148,9 +138,8 @@ def mixer(w, x, patch=16, width=512, tokens=256, channels=2048, classes=1000,
   return nn.dense(w, nn.layer_norm(w, x).mean(1), classes)
 
 
-def conformer(w, x, width=256, heads=4, training=True):
+def conformer(w, x, width=256, heads=4):
   """Speech: half-step MLPs around attention and a depthwise convolution."""
-  del training
   x = jax.nn.relu(nn.conv(w, x[..., None], 64, 3, 2))
   x = nn.dense(w, x.reshape(*x.shape[:2], -1), width)
   x = x + 0.5 * nn.mlp(w, nn.layer_norm(w, x), 4 * width, jax.nn.silu)
@@ -162,8 +151,7 @@ def conformer(w, x, width=256, heads=4, training=True):
   return nn.dense(w, nn.layer_norm(w, x), 1024)
 
 
-def lstm(w, tokens, vocabulary=10000, width=512, layers=1, training=True):
-  del training
+def lstm(w, tokens, vocabulary=10000, width=512, layers=1):
   x = w(vocabulary, width)[tokens].swapaxes(0, 1)
   for _ in range(layers):
     x = nn.dense(w, x, 4 * width)
@@ -181,9 +169,8 @@ def lstm(w, tokens, vocabulary=10000, width=512, layers=1, training=True):
   return nn.dense(w, x.swapaxes(0, 1), vocabulary // 4)
 
 
-def gru(w, x, width=256, classes=64, training=True):
+def gru(w, x, width=256, classes=64):
   """Both directions over [batch, time, features]."""
-  del training
   outputs = []
   for reverse in (False, True):
     projected = nn.dense(w, x, 3 * width).swapaxes(0, 1)
@@ -201,9 +188,8 @@ def gru(w, x, width=256, classes=64, training=True):
   return nn.dense(w, jnp.concatenate(outputs, -1).swapaxes(0, 1), classes)
 
 
-def state_space(w, x, inner=1024, training=True):
+def state_space(w, x, inner=1024):
   """A gated linear recurrence over time, by an associative scan."""
-  del training
   y = nn.rms_norm(w, x)
   gate = jax.nn.silu(nn.dense(w, y, inner))
   y = nn.depthwise(w, nn.dense(w, y, inner), 4)

@@ -41,16 +41,15 @@ class Program:
     """(function, its arguments as trees of `jax.ShapeDtypeStruct`)."""
     dtype = jnp.dtype(self.dtype)
     inputs = [_shape(spec, dtype) for spec in self.inputs]
-    made = layers.Weights(dtype)
-
-    def run(weights, *arrays):
-      return self.network(
-          weights, *arrays, training=self.step != 'infer', **self.options)
+    training = self.step != 'infer'
+    made = layers.Weights(dtype, training)
 
     def apply(weights, *arrays):
-      return run(layers.Weights(dtype, weights), *arrays)
+      return self.network(
+          layers.Weights(dtype, training, weights), *arrays, **self.options)
 
-    outputs = jax.eval_shape(lambda *arrays: run(made, *arrays), *inputs)
+    outputs = jax.eval_shape(
+        lambda *arrays: self.network(made, *arrays, **self.options), *inputs)
     if self.step == 'infer':
       return apply, (made.made, *inputs)
     targets, loss = _loss(outputs)
