@@ -75,14 +75,11 @@ def _bounds(text: str) -> tuple:
   return tuple(int(part) for part in text.split(',') if part.strip())
 
 
-def compile_one(name: str, topology: str, target: str) -> int:
-  """Writes both files of a program; returns how many kernels it has."""
-  # At this level libtpu writes a file of up to 1 GiB too, wherever it can.
-  with tempfile.TemporaryDirectory() as folder:
-    return _compile_one(name, topology, target, folder)
+def compile_one(name: str, topology: str, target: str, folder: str) -> int:
+  """Writes both files of a program; returns how many kernels it has.
 
-
-def _compile_one(name: str, topology: str, target: str, folder: str) -> int:
+  At this level libtpu also writes its log, of up to 1 GiB, into a `folder`.
+  """
   log = {'TPU_STDERR_LOG_LEVEL': '0', 'TPU_MIN_LOG_LEVEL': '0',
          'TPU_VMODULE': LOGGED, 'TPU_LOG_DIR': folder}
   # Gigabytes of log, of which grep keeps what is read here.
@@ -143,7 +140,8 @@ def main() -> None:
       continue
     start = time.monotonic()
     try:
-      kernels = compile_one(name, TOPOLOGIES[args.tpu], target)
+      with tempfile.TemporaryDirectory() as logs:
+        kernels = compile_one(name, TOPOLOGIES[args.tpu], target, logs)
       print(f'{name}: {kernels} kernels, {time.monotonic() - start:.0f} s',
             flush=True)
     except RuntimeError as error:

@@ -120,19 +120,12 @@ def feasible(logged: Sequence, default: tuple) -> dict:
 
 def _kernel(module, logged, program, most_tiles):
   """(the kernel, None), or (None, why it is left out)."""
-  entry = next(c for c in module.computations
-               if c.id == module.entry_computation_id)
-  root = next(n for n in entry.instructions if n.id == entry.root_id)
-  try:
-    window = json.loads(root.backend_config).get('window_config', {})
-  except ValueError:
-    window = {}
-  default = tuple(tuple(map(int, window.get(key, ()))) for key in (
-      'output_window_bounds', 'kernel_window_bounds'))
+  window = tpu_compiler.window_of(tpu_compiler.root_of(module))
+  default = window and window[:2]
   cycles = feasible(logged, default)
   if default not in cycles:
     return None, 'default not among the tiles'
-  if cycles[default] != int(window['estimated_cycles']):
+  if cycles[default] != window.cycles:
     return None, "the default's cycles are others than in the log"
   tiles = sorted(tile for tile in cycles
                  if list(map(len, tile)) == list(map(len, default)))
