@@ -22,10 +22,9 @@ RUNTIME, NORMALIZER = 'config_runtime', 'config_runtime_normalizers'
 LAYOUTS, IDS, SPLITS = 'node_config_feat', 'node_config_ids', 'node_splits'
 # Stored name -> attribute of a `Kernel` or `Program`, which has the unit.
 _ATTRIBUTES = {RUNTIME: 'runtime_ns', NORMALIZER: 'normalizer_ns'}
-_ROWS_AT_ONCE = 1 << 16  # Of features; a kernel has some thousand.
+_VALUES_AT_ONCE = 1 << 20  # Of layouts there may be a gigabyte.
 _MOST_LETTERS = 200  # Of a row that is shown.
 _MOST_NS = np.iinfo(np.int64).max
-_VALUES_AT_ONCE = 1 << 20  # Of layouts, of which files have up to a gigabyte.
 
 
 class Rule(NamedTuple):
@@ -93,11 +92,15 @@ def _wrong_bounds(configs: np.ndarray) -> np.ndarray:
 
 
 def _of_width(width: int, broken: Callable) -> Callable:
-  """The same where a table has all columns, some rows at a time."""
-  return lambda table: np.concatenate([np.zeros(0, bool), *(
-      broken(table[start:start + _ROWS_AT_ONCE]) for start in range(
-          0, len(table), _ROWS_AT_ONCE))]) if table.shape[1] == width else (
-              np.zeros(len(table), bool))
+  """The same for an array with all columns, some rows at a time."""
+  def of_all(array: np.ndarray) -> np.ndarray:
+    if array.shape[-1] != width:
+      return np.zeros(len(array), bool)
+    rows = max(1, _VALUES_AT_ONCE // max(1, array[:1].size))
+    return np.concatenate([broken(array[start:start + rows])
+                           for start in range(0, max(1, len(array)), rows)])
+
+  return of_all
 
 
 def _no_such_row(numbers: np.ndarray, table: np.ndarray) -> np.ndarray:
@@ -114,24 +117,20 @@ def _repeated(ids: np.ndarray) -> np.ndarray:
 def _no_layout(layouts: np.ndarray) -> np.ndarray:
   """bool [configs, nodes, 3]: does not list different dimensions, then -1."""
   groups = layouts.reshape(*layouts.shape[:2], 3, schema.MAX_DIMS)
-  bad = np.zeros(groups.shape[:3], bool)
-  at_once = max(1, _VALUES_AT_ONCE // max(1, groups[:1].size))
-  for start in range(0, len(groups), at_once):
-    block = groups[start:start + at_once]
-    with np.errstate(invalid='ignore'):  # NaN, which equals no number.
-      numbers = block.astype(np.int8)
-    wrong = (numbers != block) | (numbers < schema.LAYOUT_PADDING) | (
-        numbers >= schema.MAX_DIMS)
-    present = numbers >= 0
-    wrong[..., 1:] |= present[..., 1:] & ~present[..., :-1]
-    ordered = np.sort(numbers, axis=-1)
-    wrong[..., 1:] |= (ordered[..., 1:] == ordered[..., :-1]) & (
-        ordered[..., 1:] >= 0)
-    bad[start:start + at_once] = wrong.any(-1)
-  return bad
+  with np.errstate(invalid='ignore'):  # NaN, which equals no number.
+    numbers = groups.astype(np.int8)
+  wrong = (numbers != groups) | (numbers < schema.LAYOUT_PADDING) | (
+      numbers >= schema.MAX_DIMS)
+  present = numbers >= 0
+  wrong[..., 1:] |= present[..., 1:] & ~present[..., :-1]
+  ordered = np.sort(numbers, axis=-1)
+  wrong[..., 1:] |= (ordered[..., 1:] == ordered[..., :-1]) & (
+      ordered[..., 1:] >= 0)
+  return wrong.any(-1)
 
 
-NO_LAYOUT = Rule((LAYOUTS,), _no_layout, (
+NO_LAYOUT = Rule((LAYOUTS,), _of_width(
+    len(schema.LAYOUT_CONFIG_FEATURES), _no_layout), (
     'each layout (configuration, configurable node; output, input or kernel) '
     f'lists different dimensions of 0 to {schema.MAX_DIMS - 1}, and then '
     f'{schema.LAYOUT_PADDING} to its end'))
