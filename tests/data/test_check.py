@@ -140,7 +140,8 @@ COLUMNS = [  # Array, change of it, row that is named, first words of the rule.
      'the default tile of one kernel cannot take twice as long')]
 
 
-def test_columns_that_contradict_each_other(tmp_path):
+def test_columns_that_contradict_each_other(tmp_path, monkeypatch):
+  monkeypatch.setattr(rules, '_VALUES_AT_ONCE', 2 * 24)  # Two of five tiles.
   for key, change, row, rule in COLUMNS:
     arrays = stored()
     arrays[key] = np.ascontiguousarray(change(arrays[key].copy()))
