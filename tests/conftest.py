@@ -1,5 +1,6 @@
 """Fixtures that more than one test file uses."""
 
+import importlib
 import importlib.util
 import os
 import pathlib
@@ -86,6 +87,20 @@ def checkout_root() -> str:
     pytest.skip(f'needs a checkout of the baseline, named by '
                 f'{checkout.ROOT_VARIABLE}, which is not set')
   return path
+
+
+@pytest.fixture(scope='session')
+def their_models(checkout_root, tmp_path_factory):
+  """Folder of the baseline's tasks -> its module of models, untouched."""
+  from tpu_graphs_ext.course import checkout
+  copy = checkout.working_copy(
+      checkout_root, str(tmp_path_factory.mktemp('untouched') / 'tpu_graphs'))
+  sys.path.insert(0, copy)
+  try:
+    yield lambda folder: importlib.import_module(
+        f'tpu_graphs.baselines.{folder}.models')
+  finally:
+    sys.path.remove(copy)
 
 
 @pytest.fixture(scope='session')

@@ -6,7 +6,6 @@ happens in clones; the checkout itself stays as it is.
 
 from __future__ import annotations
 
-import glob
 import json
 import os
 import pathlib
@@ -86,15 +85,6 @@ def git_status(root: str) -> bytes:
   return checkout.git(root, 'status', '--porcelain')
 
 
-def train(root: str, data: str, out: str, *flags: str) -> str:
-  """Two epochs of the unchanged tiles_train.py; returns the model folder."""
-  baseline_scripts.run(root, [
-      'tiles_train.py', '--epochs=2', '--batch=5', f'--data_root={data}',
-      '--cache_dir=', f'--out_dir={out}', *flags], f'{root}.log')
-  (model_dir,) = glob.glob(f'{out}/model_*')
-  return model_dir
-
-
 def test_the_whole_way(checkout_root, clone, scripts, data, tmp_path, capsys):
   status = git_status(checkout_root)
   root = clone(tmp_path / 'student')
@@ -102,8 +92,9 @@ def test_the_whole_way(checkout_root, clone, scripts, data, tmp_path, capsys):
   place = [f'--data_root={data}', '--cache_dir=']
 
   assert cli.main(['install', '--root', root]) == 0
-  model_dir = train(root, data, str(tmp_path / 'out'),
-                    '--model=MyEarlyJoinSAGE')
+  model_dir = baseline_scripts.train(
+      root, 'tiles_train.py', data, tmp_path, '--batch=5',
+      '--model=MyEarlyJoinSAGE')
   assert cli.main(['package', f'--model_dir={model_dir}/', f'--root={root}',
                    f'--out={submission}', *place]) == 0
   output = capsys.readouterr().out
@@ -144,7 +135,8 @@ def test_the_baselines_own_file_is_a_hand_in_too(clone, tmp_path):
   """It imports the checkout's package, so it takes a checkout to verify."""
   root = clone(tmp_path)
   small_data = str(tiny_kernels.write_data_root(tmp_path / 'small'))
-  model_dir = train(root, small_data, str(tmp_path / 'out'), '--model=MLP')
+  model_dir = baseline_scripts.train(
+      root, 'tiles_train.py', small_data, tmp_path, '--batch=5', '--model=MLP')
   models_py = os.path.join(root, checkout.MODELS_PY)
   flags = {'models_py': models_py, 'data_root': small_data, 'cache_dir': ''}
   verdict = verify.verify(model_dir, root=root, **flags)

@@ -8,10 +8,8 @@ from the checkout or from a folder `tpu_graphs_scripts` beside it.
 from __future__ import annotations
 
 import glob
-import importlib
 import json
 import os
-import sys
 
 import numpy as np
 import pytest
@@ -46,20 +44,8 @@ def data(tmp_path_factory) -> str:
 @pytest.fixture(scope='session')
 def swapped(checkout_root, tmp_path_factory) -> str:
   """A working copy with our models.py."""
-  return checkout.working_copy(
-      checkout_root, str(tmp_path_factory.mktemp('swapped') / 'tpu_graphs'),
-      load_models.models_path())
-
-
-def run_train(copy: str, data: str, folder, *flags: str) -> str:
-  """Runs tiles_train.py for two epochs; returns the model's folder."""
-  folder.mkdir(parents=True, exist_ok=True)
-  baseline_scripts.run(
-      copy, ['tiles_train.py', '--epochs=2', f'--data_root={data}',
-             f'--cache_dir={folder}/cache', f'--out_dir={folder}', *flags],
-      f'{folder}/train.log')
-  (model_dir,) = glob.glob(f'{folder}/model_*')
-  return model_dir
+  return baseline_scripts.swapped(
+      checkout_root, tmp_path_factory.mktemp('swapped'), TILE)
 
 
 @pytest.fixture(scope='session')
@@ -74,8 +60,8 @@ def trained(swapped, data, tmp_path_factory):
       if model != name:
         kwargs = feature_stats.model_kwargs_json(StatsSettings(
             data_root=data, model_kwargs_json=kwargs, cache_dir=''))
-      folders[name] = run_train(
-          swapped, data, tmp_path_factory.mktemp(model) / 'out',
+      folders[name] = baseline_scripts.train(
+          swapped, 'tiles_train.py', data, tmp_path_factory.mktemp(model),
           f'--model={model}', f'--model_kwargs_json={kwargs}')
     return folders[name]
 
@@ -158,18 +144,6 @@ def predictions_script(copy: str, model_dir: str, data: str, folder) -> dict:
   return predictions_csv.read(f'{copy}/predictions_model_output.csv')
 
 
-@pytest.fixture(scope='session')
-def their_models(checkout_root, tmp_path_factory):
-  """The baseline's module models."""
-  copy = checkout.working_copy(
-      checkout_root, str(tmp_path_factory.mktemp('untouched') / 'tpu_graphs'))
-  sys.path.insert(0, copy)
-  try:
-    yield importlib.import_module('tpu_graphs.baselines.tiles.models')
-  finally:
-    sys.path.remove(copy)
-
-
 @pytest.mark.parametrize('name,kwargs', [
     ('EarlyJoinSAGE', {}), ('EarlyJoinSAGE', {'num_gnns': 1}),
     ('EarlyJoinSAGE', {'final_mlp_layers': 0, 'hidden_activation': 'relu'}),
@@ -188,7 +162,7 @@ def test_same_weights_give_the_same_scores_and_losses(
       kernels[:4], np.zeros((4, 10), int) + np.arange(10) % 2, feature_stats))
   ours = checks.make(name, **kwargs)
   tf.keras.utils.set_random_seed(2)
-  theirs = getattr(their_models, name)(10, checks.NUM_OPS, **kwargs)
+  theirs = getattr(their_models('tiles'), name)(10, checks.NUM_OPS, **kwargs)
   theirs(graph)
   ours(graph)
   checks.copy_weights(ours, theirs)

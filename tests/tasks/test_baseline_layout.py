@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import csv
 import glob
-import importlib
 import json
 import os
 import shutil
-import sys
 
 import numpy as np
 import pytest
@@ -20,7 +18,6 @@ import tensorflow as tf
 
 from support import baseline_scripts, eager_training, model_checks, tiny_layouts
 from tpu_graphs_ext import layout_models
-from tpu_graphs_ext.course import checkout
 from tpu_graphs_ext.data import programs
 from tpu_graphs_ext.engine import (
   artifacts,
@@ -47,21 +44,8 @@ def data(tmp_path_factory) -> str:
 @pytest.fixture(scope='module')
 def swapped(checkout_root, tmp_path_factory) -> str:
   """A working copy with our models in place of the layout task's."""
-  copy = checkout.working_copy(
-      checkout_root, str(tmp_path_factory.mktemp('swapped') / 'tpu_graphs'))
-  shutil.copyfile(LAYOUT.models_file, f'{copy}/{LAYOUT.baseline_models}')
-  return copy
-
-
-def run_train(copy: str, data: str, folder, *flags: str) -> dict:
-  """Runs layout_train.py for two epochs; returns the run file's content."""
-  baseline_scripts.run(
-      copy, ['layout_train.py', '--epochs=2', '--configs=6', '--batch=2',
-             '--source=xla', '--search=random', f'--data_root={data}',
-             f'--cache_dir={folder}/cache', f'--out_dir={folder}/out',
-             '--keep_nodes=30', *flags], f'{folder}/train.log')
-  (run_file,) = glob.glob(f'{folder}/out/run_*.jsonz')
-  return artifacts.read_run_file(run_file)
+  return baseline_scripts.swapped(
+      checkout_root, tmp_path_factory.mktemp('swapped'), LAYOUT)
 
 
 SMALL = {'hidden_dim': 8}
@@ -70,15 +54,17 @@ SMALL = {'hidden_dim': 8}
 @pytest.mark.parametrize('name', list(layout_models._MODELS))
 def test_the_unchanged_script_runs_to_its_predictions(
     swapped, data, tmp_path, name):
-  run = run_train(swapped, data, tmp_path, f'--model={name}',
-                  f'--model_kwargs_json={json.dumps(SMALL)}')
+  model_dir = baseline_scripts.train(
+      swapped, 'layout_train.py', data, tmp_path, '--configs=6', '--batch=2',
+      '--source=xla', '--search=random', '--keep_nodes=30', f'--model={name}',
+      f'--model_kwargs_json={json.dumps(SMALL)}')
+  run = artifacts.read_run_file(artifacts.run_path_of(model_dir))
   for curve in ('train_loss', 'val_loss', 'train_opa', 'val_opa'):
     assert np.isfinite(run['train_curve'][curve]).all()
   rows = predictions_csv.read(glob.glob(f'{tmp_path}/out/results_*.csv')[0])
   assert set(rows) == {'layout:xla:random:test_0', 'layout:xla:random:test_1'}
   for order in rows.values():
     assert sorted(order) == list(range(12))
-  (model_dir,) = glob.glob(f'{tmp_path}/out/model_*')
   saved = tf.keras.models.load_model(model_dir, compile=False)
   made = getattr(layout_models, name)(6, tiny_layouts.NUM_OPS, **SMALL)
   made(tiny_layouts.graph(
@@ -145,18 +131,6 @@ def test_the_organisers_script_measures_what_our_host_trained(
       atol=1e-3)  # Scores that are all but equal may change places.
 
 
-@pytest.fixture(scope='module')
-def their_models(checkout_root, tmp_path_factory):
-  """The baseline's module of layout models."""
-  copy = checkout.working_copy(
-      checkout_root, str(tmp_path_factory.mktemp('untouched') / 'tpu_graphs'))
-  sys.path.insert(0, copy)
-  try:
-    yield importlib.import_module('tpu_graphs.baselines.layout.models')
-  finally:
-    sys.path.remove(copy)
-
-
 @pytest.mark.parametrize('kwargs', [
     {}, {'adj_normalization': 'asym', 'mlp_layers': 3, 'num_gnns': 3},
     {'dropout': 'dropout', 'hidden_dim': 16}, {'dropout': 'fullgraph'},
@@ -169,7 +143,7 @@ def test_same_weights_give_the_same_scores_losses_and_gradients(
   programs = [tiny_layouts.program('a'), tiny_layouts.program('b', 60, 9)]
   selected = [np.arange(40) < 25, np.arange(60) > 30] if segmented else None
   graph = tiny_layouts.graph(programs, selected=selected)
-  theirs = their_models.ResModel(12, tiny_layouts.NUM_OPS, **kwargs)
+  theirs = their_models('layout').ResModel(12, tiny_layouts.NUM_OPS, **kwargs)
   ours = layout_models.ResModel(12, tiny_layouts.NUM_OPS, **kwargs)
   theirs(graph)
   ours(graph)
