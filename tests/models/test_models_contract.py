@@ -54,11 +54,6 @@ def make(name, **changes):
       name, tiles='elements' if is_mine else 'layout tiles', **changes)
 
 
-def batch_of(number, num_configs=12):
-  return tile_batches.graph_tensor(tile_batches.batch_arrays(
-      KERNELS[:number], np.tile(np.arange(num_configs), (number, 1)), STATS))
-
-
 def scores_of(model, kernel) -> np.ndarray:
   """Scores [configs] of a kernel, as the prediction script gets them."""
   return model.forward(graph_of(kernel), kernel.num_configs).numpy()[0]
@@ -103,7 +98,7 @@ def edges_matter_unless_it_is_an_mlp(model, name):
 
 
 def kernels_of_a_batch_are_scored_alone_and_differ(model, name):
-  scores = model.forward(batch_of(4), 12).numpy()
+  scores = model.forward(checks.batch_of(KERNELS, STATS, 12), 12).numpy()
   for kernel, row in zip(KERNELS, scores):
     assert_close(row, scores_of(model, kernel))
   assert scores.std(axis=1).min() > 0
@@ -191,7 +186,7 @@ def test_variables(name):
   """They are trainable, the same for every data, and all can learn."""
   # Seeds 1 and 2 start an attention whose logits are linear on these kernels.
   model = make(name, seed=4)
-  graph = batch_of(4)
+  graph = checks.batch_of(KERNELS, STATS, 12)
   load_models.create_variables(model, graph)
   assert model.trainable_variables
   assert not model.non_trainable_variables
@@ -245,7 +240,7 @@ def test_trained_saved_and_copied_by_position(
   model.compile(loss=CombinedLoss(), optimizer='adam', run_eagerly=True)
   labels = np.stack([kernel.runtime_rel[:10] for kernel in KERNELS])
   data = tf.data.Dataset.from_tensors(
-      (batch_of(4, 10), labels.astype(np.float32)))
+      (checks.batch_of(KERNELS, STATS), labels.astype(np.float32)))
   model.fit(data, validation_data=data, verbose=0)
   assert steps == [len(model.trainable_variables)]
   model.save(tmp_path / 'model_x')
@@ -295,7 +290,7 @@ def test_later_epochs_and_savings_trace_nothing(tmp_path, monkeypatch):
   model = checks.make('AnalyticTileModel' + checks.RAW, averaging=.9)
   model.compile(loss=CombinedLoss(), optimizer=tf.keras.optimizers.Adam(1e-3))
   data = tf.data.Dataset.from_tensors(
-      (batch_of(4, 10), np.ones((4, 10), np.float32)))
+      (checks.batch_of(KERNELS, STATS), np.ones((4, 10), np.float32)))
   for _ in range(2):
     model.fit(data.repeat(2), validation_data=data, epochs=2, verbose=0)
     model.save(tmp_path / 'model_x')

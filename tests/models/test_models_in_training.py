@@ -8,6 +8,7 @@ from tpu_graphs_ext import models
 from tpu_graphs_ext.tasks import tile_batches
 
 KERNELS = checks.kernels()
+STATS = checks.stats_of(KERNELS)
 
 
 class TripleInTraining(models.MLP):
@@ -37,18 +38,13 @@ def in_function(model, graph, training):
                      autograph=False)(graph)
 
 
-def graph_of_all():
-  return tile_batches.graph_tensor(tile_batches.batch_arrays(
-      KERNELS, np.tile(np.arange(10), (4, 1)), checks.stats_of(KERNELS)))
-
-
 def assert_triple(triple, scores) -> None:
   assert float(tf.reduce_max(tf.abs(scores))) > 0.01
   np.testing.assert_allclose(triple, 3 * scores, **checks.CLOSE)
 
 
 def test_every_way_to_score_knows_whether_it_trains():
-  graph = graph_of_all()
+  graph = checks.batch_of(KERNELS, STATS)
   tf.keras.utils.set_random_seed(1)
   model = TripleInTraining(10, checks.NUM_OPS)
   # First of all in a function, where nothing is known of the model yet.
@@ -63,7 +59,7 @@ def test_every_way_to_score_knows_whether_it_trains():
 
 
 def test_a_model_with_a_loss_of_its_own_knows_too():
-  graph = graph_of_all()
+  graph = checks.batch_of(KERNELS, STATS)
   model = TripleKernelInTraining(
       10, checks.NUM_OPS, hidden_dim=8, head_layers=1)
   assert_triple(model.scores_and_own_loss(graph, tf.ones([4, 10]))[0],
@@ -77,7 +73,7 @@ def test_a_model_that_does_not_ask_is_traced_once(monkeypatch):
   monkeypatch.setattr(models.MLP, '_score', lambda *arguments: (
       traces.append(1), score(*arguments))[1])
   model = checks.make('MLP')
-  graph = tile_batches.kernel_graph(KERNELS[0], checks.stats_of(KERNELS))
+  graph = tile_batches.kernel_graph(KERNELS[0], STATS)
   for training in (True, False, True):
     in_function(model, graph, training)
   assert len(traces) == 1

@@ -10,7 +10,6 @@ from support import model_checks as checks
 from support import tiny_models
 from tpu_graphs_ext import load_models
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.tasks import tile_batches
 
 models = load_models.models_module()
 SMALL = {'hidden_dim': 8, 'node_rounds': 1, 'head_layers': 1}
@@ -20,8 +19,7 @@ MEMBERS = {'members': {'LateJoinGCN': SMALL}, 'copies': 2}
 @pytest.fixture
 def batch():
   kernels = checks.kernels()
-  graph = tile_batches.graph_tensor(tile_batches.batch_arrays(
-      kernels, np.tile(np.arange(10), (4, 1)), checks.stats_of(kernels)))
+  graph = checks.batch_of(kernels, checks.stats_of(kernels))
   labels = np.stack([kernel.runtime_rel[:10] for kernel in kernels])
   return graph, tf.constant(labels, tf.float32)
 

@@ -43,6 +43,14 @@ def stats_of(some_kernels: list[Kernel]) -> FeatureStats:
   return FeatureStats.of_partition(Partition.from_kernels(some_kernels))
 
 
+def batch_of(some_kernels: list[Kernel], stats: FeatureStats,
+             num_configs: int = 10):
+  """A GraphTensor of the kernels with their first configurations."""
+  return tile_batches.graph_tensor(tile_batches.batch_arrays(
+      some_kernels, np.tile(np.arange(num_configs), (len(some_kernels), 1)),
+      stats))
+
+
 @functools.cache
 def _default_stats() -> FeatureStats:
   return stats_of(kernels())
