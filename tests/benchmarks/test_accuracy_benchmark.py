@@ -4,18 +4,11 @@ import pytest
 
 import accuracy
 import tables
-from support import eager_training, tiny_kernels, tiny_models
+from support import eager_training, inline_pool, tiny_kernels, tiny_models
 from tpu_graphs_ext import load_models
 from tpu_graphs_ext.sweep import pool
 from tpu_graphs_ext.tasks import TASKS, api
 from tpu_graphs_ext.tasks.tile import LoadSettings
-
-
-def inline(function, items, **unused):
-  """Takes the place of `pool.run`: in this process, steps untraced."""
-  for key, item in items:
-    with eager_training.eager_steps():
-      yield pool.Outcome(key, *pool.called(function, item))
 
 
 @pytest.fixture
@@ -26,13 +19,13 @@ def benchmark(tmp_path, monkeypatch):
   results.mkdir()
   (results / 'numbers.csv').write_text(','.join(tables.COLUMNS) + '\n')
   monkeypatch.setattr(tables, 'RESULTS', results)
-  monkeypatch.setattr(pool, 'run', inline)
+  monkeypatch.setattr(pool, 'run', inline_pool.InlinePool())
   monkeypatch.chdir(tmp_path)
-
   monkeypatch.setitem(accuracy.TABLES, 'tiny', accuracy.Table(
       {'one': {'model': 'TinyRanker'}}, ('valid', 'test'), settings={
           'epochs': 1, 'models_py': tiny_models.__file__, 'cache_dir': ''}))
-  return lambda: accuracy.main(['tiny', '--data', 'data', '--seeds', '0,1'])
+  with eager_training.eager_steps():
+    yield lambda: accuracy.main(['tiny', '--data', 'data', '--seeds', '0,1'])
 
 
 @pytest.mark.slow

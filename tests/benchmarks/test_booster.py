@@ -5,30 +5,19 @@ import pytest
 
 import booster
 import pretrained
-from support import tiny_kernels
-from tpu_graphs_ext.data import read, schema
-from tpu_graphs_ext.data.kernel import Kernel
+from support import feature_tiles, tiny_kernels
+from tpu_graphs_ext.data import read
 
 IN_ELEMENTS = booster.Reading(in_elements=True)
 
 
 def product():
   """[5, 20] x [20, 300], the second one stored column after column."""
-  shapes = [[5, 20], [20, 300], [5, 300]]
-  feat = np.zeros((3, len(schema.NODE_FEATURES)), np.float32)
-  sides = schema.NODE_GROUPS['shape_dimensions'].start
-  layout = schema.NODE_GROUPS['layout_minor_to_major'].start
-  feat[:, sides:sides + 2] = shapes
-  feat[:, layout:layout + 2] = [[1, 0], [0, 1], [1, 0]]
-  config = np.zeros((2, len(schema.CONFIG_FEATURES)), np.float32)
-  for group, bounds in (('output_bounds', [[2, 128], [5, 300]]),
-                        ('kernel_bounds', [[7, 128], [20, 300]])):
-    start = schema.CONFIG_GROUPS[group].start
-    config[:, start:start + 2] = bounds
-  opcodes = [schema.OPCODES[name] for name in ('parameter', 'parameter', 'dot')]
-  return Kernel('net_0', feat, np.array(opcodes, np.uint8),
-                np.array([[2, 0], [2, 1]]), config, np.ones(2, np.int64),
-                np.ones(2, np.int64))
+  return feature_tiles.kernel_of_nodes(
+      [('parameter', (5, 20), []),
+       ('parameter', (20, 300), [], {'layout_minor_to_major': (0, 1)}),
+       ('dot', (5, 300), [0, 1])],
+      [(2, 128), (5, 300)], [(7, 128), (20, 300)])
 
 
 def test_extents_by_what_bounds_mean():
