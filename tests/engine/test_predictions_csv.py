@@ -1,20 +1,18 @@
 """The predictions CSV: read as it was written, or refused by line."""
 
-import hypothesis
+import numpy as np
 import pytest
-from hypothesis import strategies
 
-from support import damage
 from tpu_graphs_ext.engine import predictions_csv
 from tpu_graphs_ext.errors import UserError
 
 
-@damage.examples(50)
-@hypothesis.given(strategies.dictionaries(
-    strategies.text('abc_:,". -0123456789', min_size=1),
-    strategies.lists(strategies.integers(0, 10 ** 6), min_size=1)))
-def test_what_was_written_is_read(tmp_path_factory, best):
-  path = str(tmp_path_factory.getbasetemp() / 'round_trip.csv')
+def test_what_was_written_is_read(tmp_path):
+  rng = np.random.default_rng(0)
+  best = {''.join(rng.choice([*'abc_:,". -0123456789'], rng.integers(1, 9))):
+          rng.integers(0, 10 ** 6, rng.integers(1, 9)).tolist()
+          for _ in range(300)}
+  path = str(tmp_path / 'a.csv')
   predictions_csv.write(path, best, 'tile:xla:')
   assert predictions_csv.read(path) == {
       'tile:xla:' + name: indices for name, indices in best.items()}

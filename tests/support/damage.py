@@ -10,29 +10,10 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import hypothesis
 import numpy as np
-from hypothesis import strategies
 
 MOST_SECONDS = 5  # Of the processor; tests run beside one another.
 MOST_BYTES = 1 << 30
-
-# Any JSON, and what tends to be forgotten: other types, sizes and signs.
-JSON = strategies.recursive(
-    strategies.none() | strategies.booleans() | strategies.integers()
-    | strategies.floats() | strategies.text(max_size=20)
-    | strategies.sampled_from([10 ** 12, -1, 0, 10 ** 400, '', '{', '[' * 5000,
-                               float('nan'), [], {}]),
-    lambda inner: strategies.lists(inner, max_size=4)
-    | strategies.dictionaries(strategies.text(max_size=8), inner, max_size=4),
-    max_leaves=12)
-
-
-def examples(count: int) -> hypothesis.settings:
-  """So many inputs, the same ones each time, and nothing kept on disk."""
-  return hypothesis.settings(
-      max_examples=count, derandomize=True, database=None, deadline=None,
-      suppress_health_check=list(hypothesis.HealthCheck))
 
 
 def mutated(content: bytes, rng: np.random.Generator) -> bytes:
@@ -76,19 +57,6 @@ def _most_memory() -> int:
   """The most bytes that this process has ever had."""
   most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
   return most if sys.platform == 'darwin' else 1024 * most
-
-
-def with_something_else(content: Any, path: list[int], value: Any) -> Any:
-  """A copy of some JSON with another value in one place.
-
-  The numbers in `path` choose a member at each level, as deep as it goes.
-  """
-  if not path or not isinstance(content, (dict, list)) or not content:
-    return value
-  keys = list(content) if isinstance(content, dict) else range(len(content))
-  key, changed = keys[path[0] % len(keys)], content.copy()
-  changed[key] = with_something_else(content[key], path[1:], value)
-  return changed
 
 
 # One of every type, and of each what readers tend to forget.
