@@ -31,18 +31,10 @@ JSON = json.dumps({'a': [1, {'b': 'c'}], 'd': 2.5}).encode()
 MODELS = b'import numpy\nclass M:\n  def __init__(self, width=1): pass\n'
 
 
-RUN = {'args': {'model': 'M', 'model_kwargs_json': '{}', 'configs': 2},
-       'seed': 1}
-
-
 def kernel_file() -> bytes:
   content = io.BytesIO()
   np.savez(content, **tiny_kernels.diamond().stored())
   return content.getvalue()
-
-
-def run_file() -> bytes:
-  return gzip.compress(json.dumps(RUN).encode())
 
 
 # Function that opens a file -> (a sound file, what reads it, ending).
@@ -67,7 +59,10 @@ READERS = {
     'data/npz.py blocks': (
         kernel_file, lambda path: list(npz.blocks(path, 'node_feat', 1))),
     'data/rules.py TaskRules': (kernel_file, kernel.Kernel.load, '.npz'),
-    'engine/artifacts.py read_run_file': (run_file, artifacts.read_run_file),
+    'engine/artifacts.py read_run_file': (
+        lambda: gzip.compress(b'{"seed": 1, "args": {"model": "M", '
+                              b'"model_kwargs_json": "{}", "configs": 2}}'),
+        artifacts.read_run_file),
     'engine/evaluate.py read_scores': (
         kernel_file, lambda path: evaluate.read_scores(
             path, tile.LoadSettings()), '.npz'),

@@ -145,14 +145,11 @@ def test_columns_and_opcodes_are_those_of_the_files():
       len(schema.NODE_FEATURES), len(schema.CONFIG_FEATURES))
   assert (models._DIMS, models._SPATIAL) == (
       schema.MAX_DIMS, schema.MAX_SPATIAL_DIMS)
-  numbers = schema.OPCODES
-  assert (models._CONVOLUTION, models._DOT, models._FUSION, models._PARAMETER,
-          models._REDUCE, models._REDUCE_WINDOW, models._SLICE,
-          models._DYNAMIC_SLICE, models._DYNAMIC_UPDATE_SLICE,
-          models._TRANSPOSE, models._TUPLE) == tuple(numbers[name] for name in (
-              'convolution', 'dot', 'fusion', 'parameter', 'reduce',
-              'reduce-window', 'slice', 'dynamic-slice',
-              'dynamic-update-slice', 'transpose', 'tuple'))
+  for name in ('convolution', 'dot', 'fusion', 'parameter', 'reduce',
+               'reduce-window', 'slice', 'dynamic-slice',
+               'dynamic-update-slice', 'transpose', 'tuple'):
+    assert getattr(models, '_' + name.upper().replace('-', '_')) == (
+        schema.OPCODES[name]), name
   assert [models._KINDS[kind] for kind in (
       geometry.INPUT, geometry.OUTPUT)] == ['input', 'output']
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import resource
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -41,7 +40,10 @@ def within_limits(what: Any) -> Iterator[None]:
   def hangs(*_):
     raise AssertionError(f'{what!r}: hangs')
 
-  before, started = _most_memory(), time.process_time()
+  def most_bytes():
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+  before, started = most_bytes(), time.process_time()
   handler = signal.signal(signal.SIGALRM, hangs)
   signal.alarm(20 * MOST_SECONDS)
   try:
@@ -50,13 +52,7 @@ def within_limits(what: Any) -> Iterator[None]:
     signal.alarm(0)
     signal.signal(signal.SIGALRM, handler)
   assert time.process_time() - started < MOST_SECONDS, what
-  assert _most_memory() - before < MOST_BYTES, what
-
-
-def _most_memory() -> int:
-  """The most bytes that this process has ever had."""
-  most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-  return most if sys.platform == 'darwin' else 1024 * most
+  assert most_bytes() - before < MOST_BYTES, what
 
 
 # One of every type, and of each what readers tend to forget.
@@ -76,8 +72,7 @@ def hostile(content: Any) -> Iterator[tuple[str, Any]]:
     yield f'all = {value!r:.60}', value
   if not isinstance(content, (dict, list)):
     return
-  keys = list(content) if isinstance(content, dict) else range(len(content))
-  for key in keys:
+  for key in content if isinstance(content, dict) else range(len(content)):
     for what, changed in hostile(content[key]):
       copy = content.copy()
       copy[key] = changed

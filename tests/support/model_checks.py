@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from unittest import mock
 
 import numpy as np
@@ -51,11 +50,6 @@ def batch_of(some_kernels: list[Kernel], stats: FeatureStats,
       stats))
 
 
-@functools.cache
-def _default_stats() -> FeatureStats:
-  return stats_of(kernels())
-
-
 def make(name: str, seed: int = 1, stats: FeatureStats | None = None,
          tiles: str = 'layout tiles', **kwargs) -> tf.keras.Model:
   """The model with the arguments of `SMALL` where `kwargs` has no others.
@@ -73,18 +67,8 @@ def make(name: str, seed: int = 1, stats: FeatureStats | None = None,
   if name.endswith(RAW):
     name = name[:-len(RAW)]
     kwargs['feature_stats'] = {
-        **(stats or _default_stats()).to_json(), 'tiles': tiles}
+        **(stats or stats_of(kernels())).to_json(), 'tiles': tiles}
   return load_models.build(name, 10, NUM_OPS, {**small, **kwargs})
-
-
-def moved_by_other_means(name: str) -> tuple[str, ...]:
-  """Variables that a loss of the scores has the gradient 0 for.
-
-  Statistics are read and not trained; without them there is no analytic time
-  whose constants could be.
-  """
-  return ('feature_stats',) if name.endswith(RAW) else (
-      'feature_stats', 'changes')
 
 
 def scores(model: tf.keras.Model, kernel: Kernel,
