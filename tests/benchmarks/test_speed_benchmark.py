@@ -1,10 +1,7 @@
 """The tables of the benchmarks of speed and of blocks, not times."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from unittest import mock
 
 import numpy as np
@@ -14,17 +11,7 @@ import speed_layout
 import tables
 import tuned_blocks
 from support import tiny_layouts
-from support.places import BENCHMARKS, PROJECT
 from tpu_graphs_ext.errors import UserError
-
-
-def test_processes_whose_memory_is_measured_have_no_pandas():
-  done = subprocess.run(
-      [sys.executable, '-c', 'import sys, speed; print('
-       '{"pandas", "scipy", "tensorflow"} & set(sys.modules))'],
-      cwd=BENCHMARKS, env={**os.environ, 'PYTHONPATH': str(PROJECT)},
-      check=True, capture_output=True, text=True)
-  assert done.stdout == 'set()\n'
 
 
 def test_medians_and_their_ratio():
