@@ -129,9 +129,10 @@ def test_a_tensors_sizes_of_one_do_not_matter():
     assert loops.rows.tolist() == [16, 8, 8]
 
 
-@pytest.mark.parametrize('element_type, bits, size', [
-    ('F8E4M3FN', 0, 1), ('S4', 4, 0.5)])
-def test_products_of_types_that_features_do_not_have(element_type, bits, size):
+@pytest.mark.parametrize('element_type, bits, size, copied', [
+    ('F8E4M3FN', 0, 1, 0.25), ('S4', 4, 0.5, 4), ('S8', 0, 1, 4)])
+def test_products_of_types_that_features_do_not_have(
+    element_type, bits, size, copied):
   """[64, 512] x [512, 256]."""
   module = product(64, 512, 256, element_type=element_type)
   for node in module.computations[0].instructions:
@@ -140,11 +141,13 @@ def test_products_of_types_that_features_do_not_have(element_type, bits, size):
                    MACHINES['v7x'])
   assert loops.element_bytes.tolist() == [size] * 3
   assert candidates.choices_of(loops)[0] == [8, 4]
-  # One block, and a quarter of one for the matrix unit: 8 x 4 and 64 x 2
-  # layout tiles; the result, in one step.
+  # One block, and a quarter of one for the matrix unit, which has no whole
+  # numbers: two copies in bfloat16. 8 x 4 and 64 x 2 layout tiles; the result,
+  # in one step.
   held, _ = candidates.memory(loops)
   whole = loops.whole[np.newaxis]
-  needed = 1024 * (size * (1.25 * (8 * 4 + 64 * 2) + 8 * 2) + 4 * 8 * 2)
+  needed = 1024 * ((size + copied) * (8 * 4 + 64 * 2)
+                   + size * 8 * 2 + 4 * 8 * 2)
   assert held.counts(whole)['footprint_bytes'] == needed
   shown, = explain.explain(loops, whole)
   assert shown.footprint_bytes == needed != loops.counts(

@@ -124,13 +124,18 @@ def test_windows_that_are_reduced_have_bounds():
   assert loops.largest() == ((33, 2, 4), (1, 1, 1))
 
 
-@pytest.mark.parametrize('window, is_turned, output, kernel', [
-    (1023, False, [64, 2], [1, 4]), (1022, False, [64, 2], [8, 4]),
-    (1023, True, [64, 2], [1, 4])])
+@pytest.mark.parametrize('layout, window, is_turned, output, kernel', [
+    ([0, 1], 1023, False, [64, 2], [1, 4]),
+    ([0, 1], 1022, False, [64, 2], [8, 4]),
+    ([0, 1], 1023, True, [64, 2], [1, 4]),
+    ([1, 0], 1023, False, [32, 4], [1, 2])])
 def test_windows_over_a_whole_product_leave_the_filter_one_bound(
-    window, is_turned, output, kernel):
-  """f32 [256, 64] x [64, 512], columns in rows of 8, and their softmax."""
-  module = tiny_hlo.with_softmax(product(256, 64, 512, [0, 1]), window)
+    layout, window, is_turned, output, kernel):
+  """f32 [256, 64] x [64, 512], columns in rows or lanes, and their softmax.
+
+  The bound is of the lanes of what is in rows: all columns, or 256 rows.
+  """
+  module = tiny_hlo.with_softmax(product(256, 64, 512, layout), window)
   if is_turned:  # The filter is [512, 64].
     _, right, root, *_ = module.computations[0].instructions
     right.shape.dimensions[:] = [512, 64]
@@ -141,11 +146,34 @@ def test_windows_over_a_whole_product_leave_the_filter_one_bound(
   choices = candidates.choices_of(loops)
   assert loops.product == (256, 512, 64)
   if window == 1023:  # Else it does not see all from each place.
-    assert choices == [[64], [2, 1], [1]]
+    assert choices == ([[64], [2, 1], [1]] if layout == [0, 1] else
+                       [[*range(32, 0, -1)], [4], [1]])
   tiles = np.array([[bounds[0] for bounds in choices]])
   assert loops.output_bounds(tiles).tolist() == [output]
   assert loops.kernel_bounds(tiles).tolist() == [kernel]
   assert loops.tiles([output], np.array([kernel])).tolist() == tiles.tolist()
+
+
+@pytest.mark.parametrize('operand, window, is_whole', [
+    (0, 511, True), (1, 511, True), (0, 509, False)])
+def test_windows_over_an_operand_keep_it_whole(operand, window, is_whole):
+  """f32 [64, 256] x [256, 512], of which one is a softmax over the 256."""
+  module = product(64, 256, 512)
+  entry = module.computations[0]
+  left, right, root = entry.instructions
+  sizes = [(1, window), (window, 1)][operand]
+  softmax = add(entry, 13, 'reduce-window',
+                (left, right)[operand].shape.dimensions, None,
+                [10 + operand] * 2,
+                window={'dimensions': [{'size': size} for size in sizes]})
+  root.operand_ids[operand] = 13
+  ordered = [left, right, root]
+  ordered.insert(operand + 1, softmax)
+  del entry.instructions[:]
+  entry.instructions.extend(ordered)
+  rows, columns, summed = candidates.choices_of(loops_of(module))
+  assert len(rows) > 1 < len(columns)
+  assert (summed == [32]) == is_whole
 
 
 def test_a_reduction_of_a_reshaped_product_is_paired_by_sizes():

@@ -244,6 +244,53 @@ def test_operands_of_a_batch_are_copied_when_turned(turned, summands, copies):
         copy if copy > 1 else plain for copy in copies]
 
 
+def of_a_cache(element_type):
+  """bf16 [4, 16, 8, 256] x a cache [4, 256, 16, 128]: 4 x 16 products, of
+  [8, 256] and [256, 128], of which 16 are the cache's rows; it is copied."""
+  module = protos.HloModuleProto(name='cache', entry_computation_id=1)
+  entry = module.computations.add(id=1, root_id=13)
+  add(entry, 10, 'parameter', (4, 16, 8, 256), element_type='BF16')
+  add(entry, 11, 'parameter', (4, 256, 16, 128), element_type=element_type,
+      parameter_number=1)
+  add(entry, 12, 'copy', (4, 256, 16, 128), (3, 1, 2, 0), [11],
+      element_type=element_type)
+  add(entry, 13, 'convolution', (4, 16, 8, 128), element_type='BF16',
+      operands=[10, 12], window={'dimensions': [
+          {'size': size, 'stride': size - 1, 'base_dilation': size,
+           'window_dilation': 1} for size in (4, 16)]},
+      convolution_dimension_numbers={
+          'input_spatial_dimensions': [0, 1], 'input_batch_dimension': 2,
+          'input_feature_dimension': 3, 'kernel_spatial_dimensions': [0, 2],
+          'kernel_input_feature_dimension': 1,
+          'kernel_output_feature_dimension': 3,
+          'output_spatial_dimensions': [0, 1], 'output_batch_dimension': 2,
+          'output_feature_dimension': 3})
+  return module
+
+
+@pytest.mark.parametrize('heads, blocks', [
+    (1, 1), (2, 2), (6, 2), (8, 1), (16, 2)])
+@pytest.mark.parametrize('tpu, element_type, size, copied', [
+    ('v6e', 'BF16', 2, 2), ('v6e', 'S8', 1, 4), ('v7x', 'S8', 1, 4),
+    ('v7x', 'F8E4M3FN', 1, 2)])
+def test_each_product_of_a_cache_has_a_copy_of_its_own(
+    tpu, element_type, size, copied, heads, blocks):
+  """By the log of libtpu 0.0.50.1, of decoding with a cache of keys, values.
+
+  `heads` of 16 are rows of the cache in main memory: those of 2 layout tiles,
+  unless one tile has them, and in the copy they are not.
+  """
+  module = of_a_cache(element_type)
+  needed = needs(module, ([1, heads, 1, 1], [1, heads, 32, 1]), tpu)
+  image = heads * 8 * 256 * 2 * (2.25 if tpu == 'v7x' else 3)
+  result = heads * 8 * 128 * (2 * 2 + 4)
+  summands = 256 * heads * 128
+  cache = 2 * size * blocks * 256 * 8 * 128 + copied * summands
+  # Elements of 1 byte are 4 on the way to bfloat16, in two blocks.
+  widest = 8 * summands * (element_type == 'S8')
+  assert 1024 * needed == max(image + result + cache, widest)
+
+
 def computed_in_float32(module):
   """The module, with an image that is the sum of two tensors in float32."""
   entry = module.computations[0]

@@ -10,7 +10,7 @@ def test_how_tensors_are_stored():
   module = elementwise([1, 40, 256], [1, 2, 0])
   parameter = module.computations[0].instructions[0]
   tile = parameter.shape.layout.tiles.add()
-  plain = (256, 40), 4, 4, 8, 0, False
+  plain = (256, 40), 4, 4, 8, 0, False, 'F32'
   for sizes in [], [1024], [8, 128]:  # Without sizes: damaged.
     tile.dimensions[:] = sizes
     assert stored.tensors_of(module) == [
@@ -18,7 +18,7 @@ def test_how_tensors_are_stored():
   tile.dimensions[:] = 32, 128  # The columns are the more major dimension.
   parameter.shape.element_type = 20  # f8e4m3fn, which features list as s8.
   assert stored.tensors_of(module) == [
-      (False, (256, 40), 1, 1, 32, 0, False), (True, *plain)]
+      (False, (256, 40), 1, 1, 32, 0, False, 'F8E4M3FN'), (True, *plain)]
   parameter.shape.element_type = 21  # s4, two in a byte.
   parameter.shape.layout.element_size_in_bits = 4
   assert stored.tensors_of(module)[0].element_bytes == 0.5

@@ -105,11 +105,12 @@ def product(rows, contracted, columns, layout=None, element_type='F32'):
 
 
 def with_softmax(module, window=1023):
-  """A product [256, 512], columns in rows, less what windows of them have."""
+  """A product [256, 512] less what windows of its columns have."""
   entry = module.computations[0]
-  add(entry, 13, 'reduce-window', [256, 512], [0, 1], [12, 12],
+  layout = entry.instructions[2].shape.layout.minor_to_major
+  add(entry, 13, 'reduce-window', [256, 512], layout, [12, 12],
       window={'dimensions': [{'size': size} for size in (1, window)]})
-  add(entry, 14, 'subtract', [256, 512], [0, 1], [12, 13])
+  add(entry, 14, 'subtract', [256, 512], layout, [12, 13])
   entry.root_id = 14
   return module
 

@@ -91,13 +91,15 @@ def _noted_memory(loops: Loops) -> tuple[Loops, float]:
   most_bytes = loops.machine.vmem_limit_bytes * _FILLS[loops.is_pooling]
   is_result = streams.kind[:, np.newaxis] == geometry.OUTPUT
   on_chip = loops.on_chip[:, np.newaxis] & ~is_result
-  has_softmax = loops.is_product and (loops.windows > 1).any()
+  has_softmax = loops.is_product and (loops.windows[:loops.rank] > 1).any()
   has_room = is_result & (size == 4) & (
       8 * streams.size.prod(1, keepdims=True) > loops.size[:loops.rank].prod())
   sum_bytes = 4.0 * (has_softmax or not has_room.any())
-  copies, lane_sums = _pooled_copies(loops), 0
+  copies, lane_sums, turned, widened = _pooled_copies(loops), 0, (), ()
   if loops.is_product:
-    copies, is_exact = _operand_copies(loops)
+    copies, is_exact, widened = _operand_copies(loops)
+    turned = _turned(loops, copies)
+    copies[[number for number, _ in turned]] = 0
     if is_exact:
       most_bytes = loops.machine.vmem_limit_bytes - _KEPT
     # A sum over lanes keeps a number for each lane until it ends. Of a square
@@ -111,7 +113,7 @@ def _noted_memory(loops: Loops) -> tuple[Loops, float]:
   # A tensor that no loop changes has one block, and on the chip none.
   held = _held(loops, copies - on_chip,
                np.where(on_chip, 0, streams.follows), sum_bytes)
-  held.lane_sums = lane_sums
+  held.lane_sums, held.turned, held.widened = lane_sums, turned, widened
   return held, most_bytes
 
 
@@ -134,11 +136,12 @@ def _held(loops: Loops, copies: np.ndarray, follows: np.ndarray,
       dataclasses.replace(loops.machine, copies=True))
 
 
-def _operand_copies(loops: Loops) -> tuple[np.ndarray, bool]:
+def _operand_copies(
+    loops: Loops) -> tuple[np.ndarray, bool, tuple[tuple[int, float], ...]]:
   """How many more blocks of each operand a product holds, for the matrix unit:
-  float [streams, 1]; and whether each is read from one tensor.
+  float [streams, 1]; whether each is read from one tensor; `Loops.widened`.
 
-  The unit multiplies a copy in bfloat16; of a filter of bytes there are two.
+  The unit multiplies a copy in bfloat16, or bytes of a type that it knows.
   """
   streams, size = loops.nest.streams, loops.element_bytes[:, np.newaxis]
   kind, is_operand = streams.kind[:, np.newaxis], streams.copies > 0
@@ -149,17 +152,51 @@ def _operand_copies(loops: Loops) -> tuple[np.ndarray, bool]:
       (size == 2) | (np.unique(size[is_read]).size < 2))
   is_summed = np.split(
       _elements(loops) * loops.nest.features[0], 2, axis=2)[1].any(2)
-  copies = _times_copied(loops, is_summed, is_plain)
-  copy = np.where(is_plain | (size > 1), np.minimum(2 / size, 1),
-                  (1 + (kind == 1)) * 2 / size)
+  is_native, in_two = _of_bytes(loops, is_plain)
+  copies = np.maximum(
+      _times_copied(loops, is_summed, is_plain), 1 + in_two)
+  copy = np.where(is_plain & is_native | (size > 1),
+                  np.minimum(2 / size, 1), 2 / size)
   if loops.machine.accumulates:  # By the log of a v7x's compiler.
     copy = np.where(is_plain & loops.is_operand[:, np.newaxis]
                     & (copies == 1), 0.25, copy)
   # Summands in 2 or 4 rows get the 16 of bfloat16.
   rows = np.where(is_summed & (streams.size > 1), streams.unit, 8)
   rows = np.where(rows > 1, rows, 8).min(1, keepdims=True)
-  return is_operand * np.where(rows < 8, 32 / rows / size, copies * copy), bool(
-      (is_plain & is_operand).sum() == 2)
+  copies = is_operand * np.where(rows < 8, 32 / rows / size, copies * copy)
+  return (copies, bool((is_plain & is_operand).sum() == 2),
+          _widened(loops, is_operand & ~is_plain, in_two))
+
+
+def _of_bytes(loops: Loops,
+              is_plain: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """Whether the matrix unit knows an operand's type, and whether one of bytes
+  is copied twice on the way to bfloat16, bool [streams, 1] each."""
+  size, machine = loops.element_bytes[:, np.newaxis], loops.machine
+  known = {'int8': ('S', 'U'), 'fp8': ('F8',)}.get(machine.narrow, ())
+  is_native = np.array([[not name or name.startswith(known)]
+                        for name in loops.element_types])
+  # A v7x needs one copy for floats and for 4 bits.
+  is_direct = machine.accumulates & (is_native | (size < 1))
+  is_filter = loops.nest.streams.kind[:, np.newaxis] == 1
+  return is_native, (size <= 1) & np.where(
+      is_plain, ~is_native, is_filter & ~is_direct)
+
+
+def _widened(loops: Loops, is_computed: np.ndarray,
+             in_two: np.ndarray) -> tuple[tuple[int, float], ...]:
+  """`Loops.widened`: of two blocks in float32, of a float32 filter one.
+
+  The compiler's log leaves out the tiles for which that is too much.
+  """
+  kind = loops.nest.streams.kind[:, np.newaxis]
+  is_made = ~loops.is_operand[:, np.newaxis]
+  is_wide = is_made & (loops.element_bytes[:, np.newaxis] > 2)
+  blocks = is_computed * (
+      2 * (in_two & (is_made | loops.machine.accumulates))
+      + is_wide * np.where(kind == 0, 2, 1))
+  return tuple((int(number), 4.0 * float(blocks[number, 0]))
+               for number in np.flatnonzero(blocks))
 
 
 def _times_copied(loops: Loops, is_summed: np.ndarray,
@@ -175,9 +212,7 @@ def _times_copied(loops: Loops, is_summed: np.ndarray,
   image, filters = ((streams.copies > 0) & (
       streams.kind[:, np.newaxis] == side) for side in (0, 1))
   in_lanes = (is_summed & (streams.unit >= tiles.LANES)).any(1, keepdims=True)
-  is_batch = ((streams.follows * image).any(0)
-              & (streams.follows * filters).any(0))[
-                  loops.axes[:loops.rank]].any()
+  is_batch = _is_batch(loops).any()
   is_turned = image & ~in_lanes & is_batch | filters & in_lanes
   other_is = is_batch & (
       image & (is_turned & filters).any() | filters & (is_turned & image).any())
@@ -185,6 +220,30 @@ def _times_copied(loops: Loops, is_summed: np.ndarray,
       1, keepdims=True)
   return 1 + is_turned + other_is * (
       is_ragged | image & ~is_plain & (size > 2))
+
+
+def _is_batch(loops: Loops) -> np.ndarray:
+  """Which loops of the result both operands follow: bool [rank]."""
+  streams = loops.nest.streams
+  image, filters = (
+      (streams.follows * ((streams.copies > 0) & (
+          streams.kind[:, np.newaxis] == side))).any(0) for side in (0, 1))
+  return (image & filters)[loops.axes[:loops.rank]]
+
+
+def _turned(loops: Loops, copies: np.ndarray) -> tuple[tuple[int, float], ...]:
+  """`Loops.turned` of a product whose operands have so many copies.
+
+  A copy without a dimension for rows gets the 16 of bfloat16.
+  """
+  streams, batch = loops.nest.streams, loops.axes[:loops.rank][_is_batch(loops)]
+  of_batch = (_elements(loops)[..., batch] > 0).any(2)  # [streams, 6]
+  is_turned = (of_batch & (streams.unit == tiles.SUBLANES)).any(1)
+  has_rows = ((streams.size > 1) & ~of_batch
+              & (streams.unit < tiles.SUBLANES)).any(1)
+  copy_bytes = copies[:, 0] * loops.element_bytes * np.where(has_rows, 1, 16)
+  return tuple((int(number), float(copy_bytes[number]))
+               for number in np.flatnonzero(is_turned & (copy_bytes > 0)))
 
 
 def _numbers(total: int) -> Iterator[np.ndarray]:
@@ -229,7 +288,7 @@ def _bounds(loops: Loops, place: int) -> list[int]:
   bounds = sorted({bound for each in {step, whole}
                    for bound in tiles.bound_candidates(units, each)},
                   reverse=True)
-  if place < loops.rank and unit > 1 and loops.windows[place] > 1:
+  if unit > 1 and loops.windows[place] > 1:
     return [units]  # Windows in rows or columns are not cut,
   if place == loops.rank - 2 and step == 1 and loops.windows[place + 1] > 1:
     return list(range(units, 0, -1))  # and beside columns all rows are tried.

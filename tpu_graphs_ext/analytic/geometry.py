@@ -28,6 +28,8 @@ INPUT, OUTPUT = 2, 3  # Kinds of streams, besides those of a product.
 _WIDTH, _DIMS = len(schema.NODE_FEATURES), schema.MAX_DIMS
 _SIZES = slice(schema.NODE_GROUPS['shape_dimensions'].start,
                schema.NODE_GROUPS['shape_dimensions'].start + _DIMS)
+_REDUCE_WINDOW = schema.OPCODES['reduce-window']
+_PRODUCTS = schema.OPCODES['convolution'], schema.OPCODES['dot']
 _MOST_ELEMENTS = 192 << 30  # The bytes of the largest TPU's memory.
 
 
@@ -55,6 +57,7 @@ class Loops:
     is_product, is_pooling: whether there is one; whether windows are reduced.
     element_bytes, rows: [streams], of an element, of a layout tile; features
       say 8 rows.
+    element_types: XLA's name for each stream's, if that is known.
     is_compiled: whether that is known, see `note`, and of streams these two:
     layout_copies: int [streams], operations that read a copy of it in layout
       tiles of 8 rows.
@@ -62,7 +65,12 @@ class Loops:
     on_chip: bool [streams], those that do not move.
     lane_sums: number of results that are summed over lanes and whose partial
       sums count as memory.
-    windows: int [rank], elements of the window of a pooling or a softmax.
+    turned: (stream, bytes) of operands whose rows are a batch of products: each
+      product has a copy with rows of its own, of so many bytes an element.
+    widened: (stream, bytes) of computed operands: no tile has one of more such
+      elements than memory can hold.
+    windows: int64 [loops], elements of the window of a pooling or a softmax, of
+      the tiled tensor or of what a product reads.
   """
 
   def __init__(self, nest: Any, machine: Machine = MACHINES[DEFAULT_TPU]):
@@ -72,7 +80,7 @@ class Loops:
     self.machine = machine
     self.axes = np.flatnonzero(nest.is_loop[0])
     self.rank = int((self.axes < _DIMS).sum())
-    self.windows = np.ones(self.rank, np.int64)
+    self.windows = np.ones(len(self.axes), np.int64)
     unit, size = (table[0].astype(np.int64) for table in (nest.unit, nest.size))
     self.unit, self.size = unit[self.axes], size[self.axes]
     self.written = self.size.copy()
@@ -83,10 +91,11 @@ class Loops:
     self.is_pooling = bool(nest.has_pool[0])
     streams, self.is_compiled = nest.streams, False
     self.element_bytes = streams.tile_bytes[:, 0] / streams.unit.prod(1)
+    self.element_types = [''] * len(streams.kind)
     self.rows = np.full(len(streams.kind), SUBLANES)
     self.on_chip = streams.moves[:, 0] == 0
     self.layout_copies = np.zeros(len(streams.kind), np.int64)
-    self.lane_sums = 0
+    self.lane_sums, self.turned, self.widened = 0, (), ()
     self.is_operand = np.zeros(len(streams.kind), bool)
     self._every = np.ones(len(unit), np.int64)  # A tile of all 12 axes.
     # A window has its features in lanes, and follows them where they are rows.
@@ -96,19 +105,26 @@ class Loops:
         (int(axis), int(unit)) for axis, unit in zip(
             nest.kernel_axis[0], kernel_unit) if axis >= 0]
 
-  def cut_beside_windows(self, windows: np.ndarray) -> None:
-    """Takes int [rank] windows over a product's result, as of a softmax.
+  def keep_windows_whole(self, sizes: np.ndarray, windows: np.ndarray,
+                         is_result: bool) -> None:
+    """Takes physical int [dims] sizes and windows of a softmax and the like.
 
-    A tile takes the dimension that has one whole. The compiler then gives the
-    filter that dimension's lanes as its last bound, however it is stored, and
+    If they are over a product's result, the compiler also gives the filter the
+    lanes of the result's rows as its last bound, however it is stored, and
     bounds of 1 before it.
     """
-    self.windows = windows
-    self.written[self.rank:] = self.unit[self.rank:]
-    whole, free = self.axes[:self.rank][windows > 1], sorted(
-        {*range(_DIMS, 2 * _DIMS)} - {*self.axes.tolist()})
-    self.kernel_axes = [(free[0], 1)] * (len(self.kernel_axes) - 1) + [
-        (int(whole[-1]), LANES)]
+    if is_result and sizes.tolist() == self.size[:self.rank].tolist():
+      self.windows[:self.rank] = windows
+      self.written[self.rank:] = self.unit[self.rank:]
+      free = min({*range(_DIMS, 2 * _DIMS)} - {*self.axes.tolist()})
+      self.kernel_axes = [(free, 1)] * (len(self.kernel_axes) - 1) + [
+          (int(self.axes[max(self.rank - 2, 0)]), LANES)]
+    streams = self.nest.streams
+    for number in np.flatnonzero(streams.kind < (0 if is_result else INPUT)):
+      size = streams.size[number].astype(int)
+      if (size[:len(sizes)] == sizes).all() and (size[len(sizes):] < 2).all():
+        follows = streams.per_element[number][:len(sizes)][windows > 1]
+        self.windows[(follows > 0).any(0)[self.axes]] = windows.max()
 
   def note(self, tensors: Sequence[Stored],
            limit_bytes: int = 0) -> None:
@@ -126,7 +142,8 @@ class Loops:
       if tensor:
         waiting.remove(tensor)
         (self.element_bytes[number], self.rows[number],
-         self.layout_copies[number], self.is_operand[number]) = tensor[3:]
+         self.layout_copies[number], self.is_operand[number],
+         self.element_types[number]) = tensor[3:]
 
   def tiles(self, output_bounds, kernel_bounds) -> np.ndarray:
     """int64 [tiles, loops], from int [tiles, rank] and [tiles, filter rank]."""
@@ -194,7 +211,35 @@ class Loops:
     if self.lane_sums:
       rows = (tiles * self.unit)[:, :self.rank - 1].prod(1)
       counts['footprint_bytes'] += self.lane_sums * 4 * LANES * rows
+    for number, copy_bytes in self.turned:
+      elements, rows = self._elements(number, tiles)
+      # Other than single or whole layout tiles may lie across one more.
+      most = self.nest.streams.size[number, self.nest.streams.unit[
+          number] == SUBLANES]
+      is_across = (rows > 1) & (rows % SUBLANES > 0) & (
+          rows // SUBLANES < (most - 1) // SUBLANES)
+      counts['footprint_bytes'] += elements * copy_bytes
+      counts['footprint_bytes'] += (
+          is_across & ~self.on_chip[number]) * 2 * SUBLANES * (
+              elements / rows * self.element_bytes[number])
+    for number, element_bytes in self.widened:
+      counts['footprint_bytes'] = np.maximum(
+          counts['footprint_bytes'],
+          element_bytes * self._elements(number, tiles)[0])
     return counts
+
+  def _elements(self, number: int,
+                tiles: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Elements of a stream's block, with whole lanes, and its rows: int64
+    [tiles]; rows are 1 unless layout tiles have them."""
+    size, unit = (table[number].astype(int) for table in (
+        self.nest.streams.size, self.nest.streams.unit))
+    follows = self.nest.streams.per_element[number][:, self.axes] > 0
+    extents = np.minimum(tiles * self.unit, self.size)[:, np.newaxis]
+    cut = np.where(follows.any(1), np.minimum(
+        np.where(follows, extents, 1).prod(2), size), size)
+    return (np.where(unit == LANES, -(-cut // LANES) * LANES, cut).prod(1),
+            np.where(unit == SUBLANES, cut, 1).prod(1))
 
   @functools.cached_property
   def _counter(self) -> tuple[list, Any]:
@@ -244,14 +289,13 @@ def loops_of(kernels: Sequence[Kernel],
       *map(tf.constant, arrays))
   every = _apart(tf.nest.map_structure(np.asarray, nests), machine)
   for loops, kernel in zip(every, kernels):
+    windows_of = _windows(kernel)
     if loops.is_pooling:
-      loops.windows = _windows(kernel, loops.rank)[-1][1]
+      loops.windows[:loops.rank] = windows_of[-1][1]
     elif loops.is_product:
-      for sizes, windows in _windows(kernel, loops.rank):
-        if (sizes == loops.size[:loops.rank]).all() and (
-            (windows < 2) | (windows > 2 * sizes - 2)).all():
-          loops.cut_beside_windows(windows)
-          break
+      for sizes, windows, is_result in windows_of:
+        if ((windows < 2) | (windows > 2 * sizes - 2)).all():
+          loops.keep_windows_whole(sizes, windows, is_result)
   return every
 
 
@@ -282,15 +326,22 @@ def _paired_by_size(streams: Any, size: np.ndarray) -> Any:
       per_element=per_element, surplus=surplus, follows=follows)
 
 
-def _windows(kernel: Kernel, rank: int) -> list[tuple[np.ndarray, np.ndarray]]:
-  """(sizes, windows) of nodes that reduce windows, physical, int64 [rank]."""
-  windows = []
-  is_of_windows = kernel.node_opcode == schema.OPCODES['reduce-window']
-  for node in _widened(kernel.node_feat[is_of_windows], _WIDTH).astype(int):
-    size, window, order = (node[schema.NODE_GROUPS[name]] for name in (
-        'shape_dimensions', 'window_size', 'layout_minor_to_major'))
-    places = physical_dims(order[:rank], rank)
-    windows.append((size[places], window[places]))
+def _windows(kernel: Kernel) -> list[tuple[np.ndarray, np.ndarray, bool]]:
+  """(sizes, windows, whether a product comes before) of reduced windows.
+
+  Sizes and windows are physical, int64 [dims].
+  """
+  windows, is_result = [], False
+  for opcode, features in zip(kernel.node_opcode, kernel.node_feat):
+    is_result |= opcode in _PRODUCTS
+    if opcode == _REDUCE_WINDOW:
+      node, = _widened(features[np.newaxis], _WIDTH).astype(int)
+      size, window, order = (
+          node[schema.NODE_GROUPS[name]][:_DIMS] for name in (
+              'shape_dimensions', 'window_size', 'layout_minor_to_major'))
+      rank = int((size > 0).sum())
+      places = physical_dims(order[:rank], rank)
+      windows.append((size[places], window[places], is_result))
   return windows
 
 

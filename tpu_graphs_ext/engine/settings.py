@@ -82,8 +82,8 @@ def _plain(value: Any) -> Any:
 
 
 def broken_rule(value: Any, choices: Optional[tuple[str, ...]] = None,
-          least: float = -math.inf, most: float = math.inf,
-          or_all: bool = False, positive: bool = False, **_: Any) -> str:
+                least: float = -math.inf, most: float = math.inf,
+                or_all: bool = False, positive: bool = False, **_: Any) -> str:
   """The rule of a field that a value breaks; '' if it keeps them."""
   if choices:
     return '' if value in choices else ' or '.join(filter(None, choices))

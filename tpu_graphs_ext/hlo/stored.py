@@ -29,7 +29,7 @@ def tensors_of(kernel: protos.HloModuleProto) -> list[tiles.Stored]:
           max([tiles.SUBLANES, *rows]),
           is_tall * sum(is_copy for *_, is_copy in reading),
           any(opcode in ('convolution', 'dot') and (is_tall or not is_copy)
-              for *_, opcode, is_copy in reading)))
+              for *_, opcode, is_copy in reading), name))
   return tensors
 
 

@@ -72,6 +72,7 @@ class Stored(NamedTuple):
   # Operations that read a copy of it in layout tiles of 8 rows.
   layout_copies: int = 0
   is_operand: bool = False  # Whether a product reads it as it is.
+  element_type: str = ''  # XLA's name.
 
 
 def bound_candidates(units: int, step: int = 1) -> list[int]:
