@@ -35,14 +35,8 @@ from tpu_graphs_ext import files
 from tpu_graphs_ext.analytic import candidates, geometry
 from tpu_graphs_ext.analytic.machines import MACHINES
 from tpu_graphs_ext.data.kernel import Kernel
-from tpu_graphs_ext.data.schema import MAX_DIMS
-from tpu_graphs_ext.hlo import (
-  features,
-  protos,
-  stored,
-  tpu_compiler,
-  tuning,
-)
+from tpu_graphs_ext.data.schema import MAX_DIMS, SPLITS
+from tpu_graphs_ext.hlo import features, protos, stored, tpu_compiler, tuning
 from tpu_graphs_ext.sample import kernels as sample
 
 INFEASIBLE = 10 ** 9  # Cycles, and more.
@@ -57,7 +51,7 @@ class Weighed(NamedTuple):
 
 
 def of_sample(tpu: str) -> Iterator[Weighed]:
-  for split in sample.SPLITS:
+  for split in SPLITS:
     for kernel in sample.split_kernels(tpu, split):
       if kernel.output_bounds.shape[1] <= MAX_DIMS:  # Else it is not ranked.
         loops = loops_of(kernel, tpu)

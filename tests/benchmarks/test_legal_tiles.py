@@ -27,6 +27,11 @@ def folder(tmp_path):
   return str(tmp_path)
 
 
+def test_kernels_of_the_sample_data():
+  first = next(legal_tiles.of_sample('v5p'))
+  assert (first.tiles >= 1).all() and (first.tiles <= first.loops.whole).all()
+
+
 def test_what_the_compiler_would_change_is_not_legal(folder):
   kernel, = legal_tiles.of_programs(folder, 'v5e', [])  # Each graph once.
   assert kernel.tiles.tolist() == [HALF, QUARTER]
