@@ -127,6 +127,7 @@ def test_windows_that_are_reduced_have_bounds():
 @pytest.mark.parametrize('layout, window, is_turned, output, kernel', [
     ([0, 1], 1023, False, [64, 2], [1, 4]),
     ([0, 1], 1022, False, [64, 2], [8, 4]),
+    ([0, 1], 1, False, [64, 2], [8, 4]),
     ([0, 1], 1023, True, [64, 2], [1, 4]),
     ([1, 0], 1023, False, [32, 4], [1, 2])])
 def test_windows_over_a_whole_product_leave_the_filter_one_bound(

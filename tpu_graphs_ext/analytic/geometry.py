@@ -289,13 +289,12 @@ def loops_of(kernels: Sequence[Kernel],
       *map(tf.constant, arrays))
   every = _apart(tf.nest.map_structure(np.asarray, nests), machine)
   for loops, kernel in zip(every, kernels):
-    windows_of = _windows(kernel)
-    if loops.is_pooling:
-      loops.windows[:loops.rank] = windows_of[-1][1]
-    elif loops.is_product:
-      for sizes, windows, is_result in windows_of:
-        if ((windows < 2) | (windows > 2 * sizes - 2)).all():
-          loops.keep_windows_whole(sizes, windows, is_result)
+    for sizes, windows, is_result in _windows(kernel):
+      if loops.is_pooling and len(windows) == loops.rank:
+        loops.windows[:loops.rank] = windows
+      elif loops.is_product and (windows > 1).any() and (
+          (windows < 2) | (windows > 2 * sizes - 2)).all():
+        loops.keep_windows_whole(sizes, windows, is_result)
   return every
 
 
