@@ -204,9 +204,12 @@ class CostModel:
       tile_search.require_tpu(self._ranker)
       return tile_search.rank_source(self._ranker, kernel_sources.read_source(
           kernel, shapes, tpu, jax_python, progress), top)
-    kernel = kernel_of(kernel)
     if shapes is not None or blocks is not None:
       raise UserError('shapes= and blocks= go with a program, not a kernel')
+    return self._rank_kernel(kernel_of(kernel), bounds, tpu, top)
+
+  def _rank_kernel(self, kernel: Kernel, bounds: Optional[BoundsLike],
+                   tpu: str, top: int) -> rank.Ranking:
     if tpu != (self._ranker.tpu or tpu):
       raise UserError(f'tpu={tpu!r}: goes with a program; this model ranks the '
                       f"tiles of kernels of a TPU {self._ranker.tpu}: leave it "
