@@ -141,7 +141,7 @@ def _operand_copies(
   """How many more blocks of each operand a product holds, for the matrix unit:
   float [streams, 1]; whether each is read from one tensor; `Loops.widened`.
 
-  The unit multiplies a copy in bfloat16, or bytes of a type that it knows.
+  The unit multiplies a copy in bfloat16, or in bytes of a type that it has.
   """
   streams, size = loops.nest.streams, loops.element_bytes[:, np.newaxis]
   kind, is_operand = streams.kind[:, np.newaxis], streams.copies > 0
@@ -170,13 +170,13 @@ def _operand_copies(
 
 def _of_bytes(loops: Loops,
               is_plain: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """Whether the matrix unit knows an operand's type, and whether one of bytes
-  is copied twice on the way to bfloat16, bool [streams, 1] each."""
+  """Whether the matrix unit multiplies an operand's type, and whether bytes are
+  copied twice to become bfloat16: bool [streams, 1] each."""
   size, machine = loops.element_bytes[:, np.newaxis], loops.machine
   known = {'int8': ('S', 'U'), 'fp8': ('F8',)}.get(machine.narrow, ())
   is_native = np.array([[not name or name.startswith(known)]
                         for name in loops.element_types])
-  # A v7x needs one copy for floats and for 4 bits.
+  # On a v7x floats and 4-bit numbers are copied once.
   is_direct = machine.accumulates & (is_native | (size < 1))
   is_filter = loops.nest.streams.kind[:, np.newaxis] == 1
   return is_native, (size <= 1) & np.where(
@@ -185,9 +185,10 @@ def _of_bytes(loops: Loops,
 
 def _widened(loops: Loops, is_computed: np.ndarray,
              in_two: np.ndarray) -> tuple[tuple[int, float], ...]:
-  """`Loops.widened`: of two blocks in float32, of a float32 filter one.
+  """`Loops.widened`: computed operands pass through float32, in two blocks; a
+  float32 filter in one.
 
-  The compiler's log leaves out the tiles for which that is too much.
+  The compiler weighs no tile whose operands would not fit like this.
   """
   kind = loops.nest.streams.kind[:, np.newaxis]
   is_made = ~loops.is_operand[:, np.newaxis]
@@ -234,7 +235,7 @@ def _is_batch(loops: Loops) -> np.ndarray:
 def _turned(loops: Loops, copies: np.ndarray) -> tuple[tuple[int, float], ...]:
   """`Loops.turned` of a product whose operands have so many copies.
 
-  A copy without a dimension for rows gets the 16 of bfloat16.
+  A copy that has no dimension for its rows is padded to bfloat16's 16.
   """
   streams, batch = loops.nest.streams, loops.axes[:loops.rank][_is_batch(loops)]
   of_batch = (_elements(loops)[..., batch] > 0).any(2)  # [streams, 6]

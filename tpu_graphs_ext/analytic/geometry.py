@@ -28,7 +28,6 @@ INPUT, OUTPUT = 2, 3  # Kinds of streams, besides those of a product.
 _WIDTH, _DIMS = len(schema.NODE_FEATURES), schema.MAX_DIMS
 _SIZES = slice(schema.NODE_GROUPS['shape_dimensions'].start,
                schema.NODE_GROUPS['shape_dimensions'].start + _DIMS)
-_REDUCE_WINDOW = schema.OPCODES['reduce-window']
 _PRODUCTS = schema.OPCODES['convolution'], schema.OPCODES['dot']
 _MOST_ELEMENTS = 192 << 30  # The bytes of the largest TPU's memory.
 
@@ -66,9 +65,9 @@ class Loops:
     lane_sums: number of results that are summed over lanes and whose partial
       sums count as memory.
     turned: (stream, bytes) of operands whose rows are a batch of products: each
-      product has a copy with rows of its own, of so many bytes an element.
-    widened: (stream, bytes) of computed operands: no tile has one of more such
-      elements than memory can hold.
+      product has a copy with its own rows, of so many bytes for an element.
+    widened: (stream, bytes) of computed operands: a block of so many bytes for
+      an element must fit alone.
     windows: int64 [loops], elements of the window of a pooling or a softmax, of
       the tiled tensor or of what a product reads.
   """
@@ -107,23 +106,25 @@ class Loops:
 
   def keep_windows_whole(self, sizes: np.ndarray, windows: np.ndarray,
                          is_result: bool) -> None:
-    """Takes physical int [dims] sizes and windows of a softmax and the like.
+    """Takes windows, as of a softmax, over a product's result or an operand.
 
-    If they are over a product's result, the compiler also gives the filter the
-    lanes of the result's rows as its last bound, however it is stored, and
-    bounds of 1 before it.
+    `sizes` and `windows` are physical, int [dims]. A tile has the dimensions
+    that windows see whole. Beside windows of a result the compiler gives the
+    filter the lanes of the result's rows as its last bound, however it is
+    stored, and bounds of 1 before it.
     """
-    if is_result and sizes.tolist() == self.size[:self.rank].tolist():
-      self.windows[:self.rank] = windows
-      self.written[self.rank:] = self.unit[self.rank:]
-      free = min({*range(_DIMS, 2 * _DIMS)} - {*self.axes.tolist()})
-      self.kernel_axes = [(free, 1)] * (len(self.kernel_axes) - 1) + [
-          (int(self.axes[max(self.rank - 2, 0)]), LANES)]
-    streams = self.nest.streams
-    for number in np.flatnonzero(streams.kind < (0 if is_result else INPUT)):
-      size = streams.size[number].astype(int)
-      if (size[:len(sizes)] == sizes).all() and (size[len(sizes):] < 2).all():
-        follows = streams.per_element[number][:len(sizes)][windows > 1]
+    if is_result:
+      if sizes.tolist() == self.size[:self.rank].tolist():
+        self.windows[:self.rank] = windows
+        self.written[self.rank:] = self.unit[self.rank:]
+        free = min({*range(_DIMS, 2 * _DIMS)} - {*self.axes.tolist()})
+        self.kernel_axes = [(free, 1)] * (len(self.kernel_axes) - 1) + [
+            (int(self.axes[max(self.rank - 2, 0)]), LANES)]
+      return
+    streams, rank = self.nest.streams, len(sizes)
+    for number in np.flatnonzero(streams.kind < INPUT):
+      if (streams.size[number] == [*sizes, *[1] * (_DIMS - rank)]).all():
+        follows = streams.per_element[number][:rank][windows > 1]
         self.windows[(follows > 0).any(0)[self.axes]] = windows.max()
 
   def note(self, tensors: Sequence[Stored],
@@ -212,26 +213,35 @@ class Loops:
       rows = (tiles * self.unit)[:, :self.rank - 1].prod(1)
       counts['footprint_bytes'] += self.lane_sums * 4 * LANES * rows
     for number, copy_bytes in self.turned:
-      elements, rows = self._elements(number, tiles)
-      # Other than single or whole layout tiles may lie across one more.
-      most = self.nest.streams.size[number, self.nest.streams.unit[
-          number] == SUBLANES]
-      is_across = (rows > 1) & (rows % SUBLANES > 0) & (
-          rows // SUBLANES < (most - 1) // SUBLANES)
-      counts['footprint_bytes'] += elements * copy_bytes
-      counts['footprint_bytes'] += (
-          is_across & ~self.on_chip[number]) * 2 * SUBLANES * (
-              elements / rows * self.element_bytes[number])
+      counts['footprint_bytes'] += self._turned_bytes(number, copy_bytes, tiles)
     for number, element_bytes in self.widened:
       counts['footprint_bytes'] = np.maximum(
           counts['footprint_bytes'],
-          element_bytes * self._elements(number, tiles)[0])
+          element_bytes * self._block(number, tiles)[0])
     return counts
 
-  def _elements(self, number: int,
-                tiles: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Elements of a stream's block, with whole lanes, and its rows: int64
-    [tiles]; rows are 1 unless layout tiles have them."""
+  def _turned_bytes(self, number: int, copy_bytes: float,
+                    tiles: np.ndarray) -> np.ndarray:
+    """What a `turned` stream needs beyond two blocks: float64 [tiles]."""
+    elements, rows = self._block(number, tiles)
+    needed = copy_bytes * elements
+    if not self.on_chip[number]:
+      streams = self.nest.streams
+      all_rows = streams.size[number, streams.unit[number] == SUBLANES]
+      # Unless they are one row or whole layout tiles, rows may lie across the
+      # border of one more.
+      is_across = (rows > 1) & (rows % SUBLANES > 0) & (
+          rows // SUBLANES < (all_rows - 1) // SUBLANES)
+      needed += is_across * 2 * SUBLANES * (
+          elements / rows * self.element_bytes[number])
+    return needed
+
+  def _block(self, number: int,
+             tiles: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(elements of a stream's block, in whole lanes; its rows), int64 [tiles].
+
+    Rows are 1 unless they are padded to those of a layout tile.
+    """
     size, unit = (table[number].astype(int) for table in (
         self.nest.streams.size, self.nest.streams.unit))
     follows = self.nest.streams.per_element[number][:, self.axes] > 0
@@ -330,17 +340,17 @@ def _windows(kernel: Kernel) -> list[tuple[np.ndarray, np.ndarray, bool]]:
 
   Sizes and windows are physical, int64 [dims].
   """
-  windows, is_result = [], False
-  for opcode, features in zip(kernel.node_opcode, kernel.node_feat):
-    is_result |= opcode in _PRODUCTS
-    if opcode == _REDUCE_WINDOW:
-      node, = _widened(features[np.newaxis], _WIDTH).astype(int)
-      size, window, order = (
-          node[schema.NODE_GROUPS[name]][:_DIMS] for name in (
-              'shape_dimensions', 'window_size', 'layout_minor_to_major'))
-      rank = int((size > 0).sum())
-      places = physical_dims(order[:rank], rank)
-      windows.append((size[places], window[places], is_result))
+  opcodes, windows = kernel.node_opcode, []
+  reducing = np.flatnonzero(opcodes == schema.OPCODES['reduce-window'])
+  features = _widened(kernel.node_feat[reducing], _WIDTH).astype(int)
+  for number, node in zip(reducing, features):
+    size, window, order = (
+        node[schema.NODE_GROUPS[name]][:_DIMS] for name in (
+            'shape_dimensions', 'window_size', 'layout_minor_to_major'))
+    rank = int((size > 0).sum())
+    places = physical_dims(order[:rank], rank)
+    windows.append((size[places], window[places], bool(
+        np.isin(opcodes[:number], _PRODUCTS).any())))
   return windows
 
 
