@@ -161,6 +161,8 @@ class Compiler:
             '*** the stack\\nF0101 12:00:01.5  77 RAW: Raising signal 6',
             file=sys.stderr, flush=True)
       os.abort()
+    if program == b'kill':
+      os.kill(os.getpid(), 9)
     if program == b'hang':
       time.sleep(60)
     return program_format.encode() + program, b''
@@ -190,6 +192,28 @@ def test_a_compiler_that_refuses_ends_or_hangs(monkeypatch, fake_compiler):
       (b'hang', 'more than 3 s')):
     with pytest.raises(UserError, match=message):
       compiled(program)
+
+
+def test_what_ends_the_compiler_is_refused_alone(fake_compiler):
+  fault = ('compile: the process ended with code -6 (topology.cc:9] Check '
+           'failed: x)')
+  results = subprocesses.compile_all('unused', 'unused', [
+      (program, 'hlo', b'') for program in (
+          b'a', b'abort', b'bad', b'abort', b'b', b'abort')])
+  assert results == [
+      (b'hloa', b'', ''), (b'', b'', fault), (b'', b'', 'no shape'),
+      (b'', b'', fault), (b'hlob', b'', ''), (b'', b'', fault)]
+  with pytest.raises(UserError, match=r'^compile: .* ended with code -9'):
+    subprocesses.compile_all('unused', 'unused', [
+        (program, 'hlo', b'') for program in (b'a', b'kill', b'b')])
+
+
+def test_a_compiler_that_ends_while_it_is_loaded_compiles_nothing(
+    monkeypatch, fake_compiler):
+  monkeypatch.setattr(subprocesses, '_START', subprocesses._START.replace(
+      '    pass', '    os.abort()'))
+  with pytest.raises(UserError, match=r'^compile: .* ended with code -6'):
+    subprocesses.compile_all('unused', 'unused', [(b'a', 'hlo', b'')] * 2)
 
 
 def test_a_compiler_ends_when_nobody_waits(monkeypatch, fake_compiler):

@@ -6,15 +6,17 @@ process loads both; libtpu may end the process that loads it.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pickle
 import re
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Callable, Optional
 
 from tpu_graphs_ext import children
@@ -33,8 +35,14 @@ _NOISE = re.compile(r'^\s*(@|\*\*\*|PC:|#\d)|RAW: |coredump|0x[0-9a-f]{8}')
 _LOG_PREFIX = re.compile(r'^[A-Z]\d{4} [\d:.]+\s+\d+ ')
 Progress = Optional[Callable[[float], None]]  # Called with the seconds taken.
 _POLL_SECONDS = 0.5
+_LOADED = 'loaded'  # The first that a process writes which compiles.
 _running: set[subprocess.Popen] = set()
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+class _EndedError(UserError):
+  """A process ended by itself; `output` is what it had written."""
+  output = b''
 
 
 def lower_named(target: str, arguments: str, jax_python: str = '') -> bytes:
@@ -62,12 +70,27 @@ def compile_all(library: str, topology: str, calls: Sequence[tuple],
                 progress: Progress = None) -> list[tuple[bytes, bytes, str]]:
   """Calls `libtpu.Compiler.compile` with each of some arguments.
 
-  In one process, or a UserError if it dies. Each result has a third part: why
-  the compiler refuses it; '': it does not. `progress` is called about twice a
-  second, with the seconds taken.
+  Each result has a third part: why the compiler refuses it; '': it does not.
+  What ends the compiler's process is refused, and the rest goes to another.
+  UserError if the compiler cannot be loaded, or is ended from outside.
+  `progress` is called about twice a second, with the seconds taken.
   """
-  return pickle.loads(_run(
-      'compile', [library, topology], pickle.dumps(calls), progress=progress))
+  results: list[tuple[bytes, bytes, str]] = []
+  while len(results) < len(calls):
+    try:
+      output, faults = _run(
+          'compile', [library, topology], pickle.dumps(calls[len(results):]),
+          progress=progress), []
+    except _EndedError as error:
+      if not error.output:
+        raise
+      output, faults = error.output, [(b'', b'', str(error))]
+    stream = io.BytesIO(output)
+    pickle.load(stream)  # `_LOADED`.
+    while stream.tell() < len(output):
+      results.append(pickle.load(stream))
+    results += faults
+  return results
 
 
 def end_all() -> None:
@@ -109,11 +132,15 @@ def _run(job: str, arguments: list[Any], content: bytes = b'',
       _running.discard(process)
   if process.returncode == 0:
     return output
-  reason = output.decode(errors='replace')
-  if process.returncode != _REFUSED:
-    reason = (f'{job}: the process ended with code {process.returncode} '
-              f'({_why(log.decode(errors="replace"))})')
-  raise UserError(reason)
+  if process.returncode == _REFUSED:
+    raise UserError(output.decode(errors='replace'))
+  reason = (f'{job}: the process ended with code {process.returncode} '
+            f'({_why(log.decode(errors="replace"))})')
+  if process.returncode == -signal.SIGKILL:  # By `end_all`, or for memory.
+    raise UserError(reason)
+  error = _EndedError(reason)
+  error.output = output
+  raise error
 
 
 def _outputs(job: str, process: subprocess.Popen,
@@ -146,30 +173,34 @@ def _main(call: str) -> int:
   output = os.fdopen(os.dup(1), 'wb')
   os.dup2(2, 1)
   job, arguments = json.loads(call)
-  try:
-    result, code = _JOBS[job](*arguments), 0
-  except UserError as error:
-    result, code = str(error).encode(), _REFUSED
   with output:
-    output.write(result)
-  return code
+    try:
+      for part in _JOBS[job](*arguments):
+        output.write(part)
+        output.flush()
+    except UserError as error:
+      output.write(str(error).encode())
+      return _REFUSED
+  return 0
 
 
-def _compile(library: str, topology: str) -> bytes:
+def _compile(library: str, topology: str) -> Iterator[bytes]:
   try:
     compiler = libtpu.Compiler(library, topology)
   except (OSError, AttributeError, libtpu.PjrtError) as error:
     raise UserError(
         f'{library}: the TPU compiler cannot be loaded ({reason_of(error)}); '
         f'for the version that was tested {how_to_install("tpu")}') from error
-  results = []
+  yield pickle.dumps(_LOADED)
   for arguments in pickle.load(sys.stdin.buffer):
     try:
-      results.append((*compiler.compile(*arguments), ''))
+      result = *compiler.compile(*arguments), ''
     except libtpu.PjrtError as error:
-      results.append((b'', b'', reason_of(error)))
-  return pickle.dumps(results)
+      result = b'', b'', reason_of(error)
+    yield pickle.dumps(result)
 
 
-_JOBS = {'lower': lowering.lower_named, 'compile': _compile,
-         'convert': lambda: lowering.converted(sys.stdin.buffer.read())}
+# What each writes, part by part.
+_JOBS = {'lower': lambda *names: [lowering.lower_named(*names)],
+         'convert': lambda: [lowering.converted(sys.stdin.buffer.read())],
+         'compile': _compile}
