@@ -113,6 +113,22 @@ def test_tiles_that_stay_are_written(folder):
     kernel_modules.write(str(folder) + '2', [source], [ranking], 'v5e')
 
 
+def test_a_process_compiles_a_few_modules(monkeypatch):
+  numbers = []
+
+  def compile_all(unused_library, unused_topology, calls):
+    numbers.append(len(calls))
+    return [(program, b'', '') for program, *_ in calls]
+
+  monkeypatch.setattr(libtpu, 'library', lambda: 'unused')
+  monkeypatch.setattr(subprocesses, 'compile_all', compile_all)
+  monkeypatch.setattr(kernel_modules, '_AT_ONCE', 2)
+  modules = [protos.HloModuleProto(name=name) for name in 'abcde']
+  assert list(kernel_modules._compiled(modules, 'v3', processes=9)) == [
+      (module.SerializeToString(), b'', '') for module in modules]
+  assert sorted(numbers) == [1, 2, 2]
+
+
 def test_a_tile_of_a_copy_reads_the_same_elements():
   """16 x 4 are 128 columns of 512 rows, which are 64 x 1 of rows."""
   module = tiny_hlo.elementwise([2048, 1024], opcode='copy')

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from tpu_graphs_ext.cli import flags
 from tpu_graphs_ext.cli.flags import JSON, flag, path, positive, switch
 from tpu_graphs_ext.data.schema import DEFAULT_TPU
-from tpu_graphs_ext.engine import pretrained
+from tpu_graphs_ext.engine import pretrained, threads
 from tpu_graphs_ext.engine.settings import TOP_CONFIGS
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.files import full_path
@@ -150,8 +150,9 @@ def _all_tiles(args: Namespace) -> int:
                                    for ranking in shown))
   if args.modules:
     from tpu_graphs_ext.hlo import kernel_modules
+    _log.info('%s: compiling each tile ...', args.modules)
     count, refused = kernel_modules.write(
-        args.modules, compiled, rankings, args.tpu)
+        args.modules, compiled, rankings, args.tpu, threads.cores())
     _log.info('%s: %d modules, each with its tile read back', args.modules,
               count)
     faults += refused

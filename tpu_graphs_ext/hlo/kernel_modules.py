@@ -11,11 +11,14 @@ kernel's tile.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
+
+from tqdm import tqdm
 
 from tpu_graphs_ext import files
 from tpu_graphs_ext.errors import UserError
@@ -29,12 +32,17 @@ from tpu_graphs_ext.hlo import (
   tpu_compiler,
 )
 
+_AT_ONCE = 8  # Modules that a process compiles: it starts in half a second.
+_MOST_PROCESSES = 4  # Of almost a gigabyte each.
+
 
 def write(folder: str, sources: Sequence[kernel_sources.Source],
-          rankings: Sequence[Any], tpu: str) -> tuple[int, list[str]]:
+          rankings: Sequence[Any], tpu: str,
+          processes: int = 1) -> tuple[int, list[str]]:
   """Compiles each tile, reads it back, and writes those that stayed.
 
-  `rankings` are the `tile_ranking.SourceRanking`s of the sources.
+  `rankings` are the `tile_ranking.SourceRanking`s of the sources. At most four
+  of the `processes` start.
 
   Returns how many, and a message for each tile that the compiler refuses or
   changes. Raises UserError if the folder exists, or nothing can be written.
@@ -50,13 +58,9 @@ def write(folder: str, sources: Sequence[kernel_sources.Source],
   if not rows:
     raise UserError('--modules: no kernel here has a tile of the TPU compiler '
                     'and others to choose from; give a program, not an .npz')
-  compiled = subprocesses.compile_all(
-      libtpu.library(), libtpu.topology_of(tpu), [
-          (module.SerializeToString(), 'hlo', tpu_compiler.compile_options(
-              shape=module.host_program_shape), True) for module in modules])
   kept, faults, contents = [], [], {}
   for row, module, (optimized, executable, reason) in zip(
-      rows, modules, compiled):
+      rows, modules, _compiled(modules, tpu, processes)):
     fault = reason or _changed(row, optimized)
     if fault:
       faults.append(f'{row["kernel"]}, tile {row["output_bounds"]} '
@@ -74,6 +78,22 @@ def write(folder: str, sources: Sequence[kernel_sources.Source],
   except OSError as error:
     raise files.cannot_be_written(folder, error) from error
   return len(kept), faults
+
+
+def _compiled(modules: Sequence[Any], tpu: str,
+              processes: int) -> Iterator[tuple[bytes, bytes, str]]:
+  """Of each module what `subprocesses.compile_all` returns."""
+  calls = [(module.SerializeToString(), 'hlo', tpu_compiler.compile_options(
+      shape=module.host_program_shape), True) for module in modules]
+  compiled = functools.partial(
+      subprocesses.compile_all, libtpu.library(), libtpu.topology_of(tpu))
+  with subprocesses.waiting(min(processes, _MOST_PROCESSES)) as pool, tqdm(
+      total=len(calls), desc='modules', unit='module', disable=None) as bar:
+    for results in pool.map(compiled, [
+        calls[first:first + _AT_ONCE]
+        for first in range(0, len(calls), _AT_ONCE)]):
+      yield from results
+      bar.update(len(results))
 
 
 def _tiles(source: kernel_sources.SourceKernel, kernel: Any):

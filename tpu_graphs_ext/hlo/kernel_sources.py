@@ -17,7 +17,7 @@ import contextlib
 import dataclasses
 import os
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any, Callable, Optional
 
 import numpy as np
@@ -179,13 +179,9 @@ def compiling(opened: Sequence[Source], progress: subprocesses.Progress = None
 
   Faults become those of the source. Leaving ends the compiler.
   """
-  pool = ThreadPoolExecutor(1)
-  try:
+  with subprocesses.waiting(1) as pool:
     yield [pool.submit(tried, each.name, compiled, each, progress)
            for each in opened]
-  finally:
-    pool.shutdown(wait=False, cancel_futures=True)
-    subprocesses.end_all()
 
 
 def lowered(function: Any, arguments: Any, jax_python: str = '') -> bytes:

@@ -6,6 +6,7 @@ process loads both; libtpu may end the process that loads it.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -17,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable, Optional
 
 from tpu_graphs_ext import children
@@ -91,6 +93,17 @@ def compile_all(library: str, topology: str, calls: Sequence[tuple],
       results.append(pickle.load(stream))
     results += faults
   return results
+
+
+@contextlib.contextmanager
+def waiting(number: int) -> Iterator[ThreadPoolExecutor]:
+  """So many threads to wait in; leaving ends the processes that run then."""
+  pool = ThreadPoolExecutor(number)
+  try:
+    yield pool
+  finally:
+    pool.shutdown(wait=False, cancel_futures=True)
+    end_all()
 
 
 def end_all() -> None:
