@@ -52,6 +52,31 @@ def test_a_reshape_has_tiles():
       [1], [8, 4, 3, 2, 1]]
 
 
+def test_dimensions_that_a_reshaped_copy_splits_are_cut_as_one():
+  """bf16 [160, 256], copied as [2, 80, 256]: 80 are 10 layout tiles."""
+  module = elementwise([160, 256], None, 'BF16', 'copy')
+  entry = module.computations[0]
+  add(entry, 12, 'bitcast', [2, 80, 256], operands=[11], element_type='BF16')
+  add(entry, 13, 'tanh', [2, 80, 256], operands=[12], element_type='BF16')
+  entry.root_id = 13
+  loops = loops_of(in_tall_tiles(module, {'parameter.10'}, 16))
+  assert candidates.choices_of(loops) == [[2, 1], [10, 4, 2], [2, 1]]
+  # 4 x 8 rows of 80 are no equal part, and 16 rows of each half do not adjoin.
+  assert candidates.candidates(loops).tiles.tolist() == [
+      [2, 10, 2], [2, 10, 1], [1, 10, 2], [1, 10, 1], [1, 2, 2], [1, 2, 1]]
+  entry.instructions[1].opcode = 'negate'  # Reshapes what it computes.
+  assert len(candidates.candidates(loops_of(module)).tiles) == 2 * 6 * 2
+
+
+@pytest.mark.parametrize('sizes, merged, runs', [
+    ((2, 1, 1024, 512, 1, 1), (2048, 512), [[0, 2]]),
+    ((2, 3, 4), (2, 12), [[1, 2]]), ((2, 3, 4), (24,), [[0, 1, 2]]),
+    ((6, 2, 4, 5), (12, 20), [[0, 1], [2, 3]]), ((2, 3), (2, 3), []),
+    ((2048,), (16, 128), []), ((4, 6), (3, 8), [])])
+def test_dimensions_that_are_one_of_another_tensor(sizes, merged, runs):
+  assert geometry._runs(sizes, merged) == runs
+
+
 def test_windows_are_cut_and_images_in_rows_are_not():
   """Windows of [5, 3] of images [9, 10, 256, 30], features in rows of 8."""
   assert choices(pooling([9, 10, 256, 30], (5, 3, 1, 1))) == [

@@ -10,7 +10,7 @@ def test_how_tensors_are_stored():
   module = elementwise([1, 40, 256], [1, 2, 0])
   parameter = module.computations[0].instructions[0]
   tile = parameter.shape.layout.tiles.add()
-  plain = (256, 40), 4, 4, 8, 0, False, 'F32'
+  plain = (256, 40), 4, 4, 8, 0, False, 'F32', (256, 40)
   for sizes in [], [1024], [8, 128]:  # Without sizes: damaged.
     tile.dimensions[:] = sizes
     assert stored.tensors_of(module) == [
@@ -18,7 +18,8 @@ def test_how_tensors_are_stored():
   tile.dimensions[:] = 32, 128  # The columns are the more major dimension.
   parameter.shape.element_type = 20  # f8e4m3fn, which features list as s8.
   assert stored.tensors_of(module) == [
-      (False, (256, 40), 1, 1, 32, 0, False, 'F8E4M3FN'), (True, *plain)]
+      (False, (256, 40), 1, 1, 32, 0, False, 'F8E4M3FN', (256, 40)),
+      (True, *plain)]
   parameter.shape.element_type = 21  # s4, two in a byte.
   parameter.shape.layout.element_size_in_bits = 4
   assert stored.tensors_of(module)[0].element_bytes == 0.5
@@ -55,6 +56,21 @@ def test_who_reads_a_tensor():
     operands = [place for place, tensor in enumerate(tensors)
                 if tensor.is_operand]
     assert operands == ([0, 1, 5] if rows == 16 else [1, 5])
+
+
+def test_sizes_of_a_copy_that_is_reshaped():
+  def reshaped():
+    return [tensor.copied_as for tensor in stored.tensors_of(module)
+            if tensor.copied_as != tensor.sizes]
+
+  module = with_copy(16)
+  assert reshaped() == []
+  shape = module.computations[1].instructions[2].shape
+  shape.dimensions[:] = [5, 8, 256]
+  shape.layout.minor_to_major[:] = [2, 1, 0]
+  assert reshaped() == [(5, 8, 256)]
+  module.computations[0].instructions[1].opcode = 'tanh'  # No copy.
+  assert reshaped() == []
 
 
 def test_copies_of_each_other_are_read_once():

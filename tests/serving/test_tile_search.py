@@ -164,6 +164,30 @@ def test_a_window_of_another_tensor_is_not_a_default(source_kernel):
         'tensor than the one that is tiled here']
 
 
+def test_a_module_has_nothing_on_the_chip():
+  """f32 [64, 512] x [512, 256]: of a v6e's product all but half a MiB is free.
+
+  Whole, it needs a copy of each operand in bfloat16 and the result, 64 + 256 +
+  64 KiB, and in main memory the operands' blocks of 128 and 512 KiB too.
+  """
+  module = product(64, 512, 256)
+  for node in module.computations[0].instructions[:2]:
+    node.shape.layout.memory_space = 1
+  root, free = tpu_compiler.root_of(module), 64 + 256 + 64
+  for kib, fits in ((free - 1, (False, False)), (free, (True, False)),
+                    (free + 639, (True, False)), (free + 640, (True, True))):
+    root.backend_config = json.dumps({'scoped_memory_configs': [{
+        'memory_space': '1', 'size': str((kib + 512) * 1024)}]}).encode()
+    kernel = kernel_sources.source_kernel(tpu_compiler.CompiledKernel(
+        module, '', tpu_compiler.Window((1, 1), (16, 1), None), 1), 'product')
+    for alone, is_listed in zip((False, True), fits):
+      ranking = rank_kernel(
+          ranker_of(kernel), kernel, None, tpu='v6e', alone=alone)
+      assert is_listed == any(
+          (choice.tile.output_bounds, choice.tile.kernel_bounds)
+          == ((8, 2), (64, 2)) for choice in ranking.choices)
+
+
 def test_a_kernel_of_less_memory_has_the_times_that_the_model_learned():
   module = elementwise([32, 256])
   tpu_compiler.root_of(module).backend_config = json.dumps({

@@ -51,8 +51,9 @@ def candidates(loops: Loops, most: Optional[int] = None) -> Candidates:
   looked_at, fitting = 0, []
   held, most_bytes = memory(loops)
   for numbers in _numbers(total):
-    needed = held.counts(_tiles_of(numbers, choices))
-    fitting.append(numbers[needed['footprint_bytes'] <= most_bytes])
+    tried = _tiles_of(numbers, choices)
+    fits = held.counts(tried)['footprint_bytes'] <= most_bytes
+    fitting.append(numbers[fits & loops.keep_merged(tried)])
     looked_at += len(numbers)
   numbers = np.concatenate(fitting)
   number_fitting = len(numbers)
@@ -114,6 +115,7 @@ def _noted_memory(loops: Loops) -> tuple[Loops, float]:
   held = _held(loops, copies - on_chip,
                np.where(on_chip, 0, streams.follows), sum_bytes)
   held.lane_sums, held.turned, held.widened = lane_sums, turned, widened
+  held.on_chip = loops.on_chip
   return held, most_bytes
 
 

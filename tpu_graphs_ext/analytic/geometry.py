@@ -68,6 +68,8 @@ class Loops:
       product has a copy with its own rows, of so many bytes for an element.
     widened: (stream, bytes) of computed operands: a block of so many bytes for
       an element must fit alone.
+    merged: (stream, its dimensions) where a reshaped copy of a tensor has those
+      in place of one.
     windows: int64 [loops], elements of the window of a pooling or a softmax, of
       the tiled tensor or of what a product reads.
   """
@@ -95,6 +97,7 @@ class Loops:
     self.on_chip = streams.moves[:, 0] == 0
     self.layout_copies = np.zeros(len(streams.kind), np.int64)
     self.lane_sums, self.turned, self.widened = 0, (), ()
+    self.merged: list[tuple[int, list[int]]] = []
     self.is_operand = np.zeros(len(streams.kind), bool)
     self._every = np.ones(len(unit), np.int64)  # A tile of all 12 axes.
     # A window has its features in lanes, and follows them where they are rows.
@@ -139,12 +142,14 @@ class Loops:
       key = (streams.kind[number] == OUTPUT,
              tuple(size for size in sizes if size > 1),
              self.element_bytes[number])
-      tensor = next((t for t in waiting if t[:3] == key), None)
+      tensor = next((t for t in waiting if key in (
+          t[:3], (t.is_result, t.copied_as, t.listed_bytes))), None)
       if tensor:
         waiting.remove(tensor)
         (self.element_bytes[number], self.rows[number],
          self.layout_copies[number], self.is_operand[number],
-         self.element_types[number]) = tensor[3:]
+         self.element_types[number], _) = tensor[3:]
+        self.merged += [(number, dims) for dims in _runs(sizes, tensor.sizes)]
 
   def tiles(self, output_bounds, kernel_bounds) -> np.ndarray:
     """int64 [tiles, loops], from int [tiles, rank] and [tiles, filter rank]."""
@@ -220,6 +225,21 @@ class Loops:
           element_bytes * self._block(number, tiles)[0])
     return counts
 
+  def keep_merged(self, tiles: np.ndarray) -> np.ndarray:
+    """Whether tiles cut `merged` dimensions as a tile of one would: into equal
+    parts, and each only where all that are more minor are whole; bool [tiles].
+
+    The compiler ends its process with any other.
+    """
+    keep = np.ones(len(tiles), bool)
+    for number, dims in self.merged:
+      size = self.nest.streams.size[number, dims].astype(int)
+      cut = self._cut(number, tiles)[:, dims]
+      # The next alone: no size is 1, so a whole one asks for the one after it.
+      keep &= ((cut[:, :-1] == 1) | (cut == size)[:, 1:]).all(1)
+      keep &= (size % cut == 0).all(1)
+    return keep
+
   def _turned_bytes(self, number: int, copy_bytes: float,
                     tiles: np.ndarray) -> np.ndarray:
     """What a `turned` stream needs beyond two blocks: float64 [tiles]."""
@@ -242,14 +262,18 @@ class Loops:
 
     Rows are 1 unless they are padded to those of a layout tile.
     """
-    size, unit = (table[number].astype(int) for table in (
-        self.nest.streams.size, self.nest.streams.unit))
-    follows = self.nest.streams.per_element[number][:, self.axes] > 0
-    extents = np.minimum(tiles * self.unit, self.size)[:, np.newaxis]
-    cut = np.where(follows.any(1), np.minimum(
-        np.where(follows, extents, 1).prod(2), size), size)
+    unit = self.nest.streams.unit[number].astype(int)
+    cut = self._cut(number, tiles)
     return (np.where(unit == LANES, -(-cut // LANES) * LANES, cut).prod(1),
             np.where(unit == SUBLANES, cut, 1).prod(1))
+
+  def _cut(self, number: int, tiles: np.ndarray) -> np.ndarray:
+    """Elements of a stream's block along its dimensions: int64 [tiles, 6]."""
+    size = self.nest.streams.size[number].astype(int)
+    follows = self.nest.streams.per_element[number][:, self.axes] > 0
+    extents = np.minimum(tiles * self.unit, self.size)[:, np.newaxis]
+    return np.where(follows.any(1), np.minimum(
+        np.where(follows, extents, 1).prod(2), size), size)
 
   @functools.cached_property
   def _counter(self) -> tuple[list, Any]:
@@ -306,6 +330,18 @@ def loops_of(kernels: Sequence[Kernel],
           (windows < 2) | (windows > 2 * sizes - 2)).all():
         loops.keep_windows_whole(sizes, windows, is_result)
   return every
+
+
+def _runs(sizes: Sequence[int], merged: Sequence[int]) -> list[list[int]]:
+  """Places of sizes that are one of `merged` together, most major first."""
+  runs, run, left = [], [], list(merged)
+  for place, size in enumerate(sizes):
+    if size > 1:
+      run.append(place)
+    if run and left and math.prod(sizes[each] for each in run) == left[0]:
+      runs.append(run)
+      run, left = [], left[1:]
+  return [run for run in runs if len(run) > 1]
 
 
 def _paired_by_size(streams: Any, size: np.ndarray) -> Any:

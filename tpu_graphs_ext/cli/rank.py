@@ -140,7 +140,8 @@ def _all_tiles(args: Namespace) -> int:
     flags.few_threads(args)
     from tpu_graphs_ext.serving import tile_search
     rankings = tile_search.rank_sources(
-        args.dir, sources, top_k=args.top_k, loading=flags.loading(args))
+        args.dir, sources, top_k=args.top_k, loading=flags.loading(args),
+        alone=bool(args.modules))
     compiled = [source.result() for source in sources]
   faults = [fault for ranking in rankings for fault in ranking.faults]
   shown = [ranking for ranking in rankings if ranking.kernels or ranking.notes]

@@ -9,6 +9,8 @@ from tpu_graphs_ext import files
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import protos, tiles, tpu_compiler
 
+_PASSED = frozenset({'bitcast', 'copy'})  # Others read what is behind them.
+
 
 def tensors_of(kernel: protos.HloModuleProto) -> list[tiles.Stored]:
   """What a compiled kernel reads and writes; features tell half of it."""
@@ -23,13 +25,15 @@ def tensors_of(kernel: protos.HloModuleProto) -> list[tiles.Stored]:
       rows = [tile.dimensions[0] for tile in layout.tiles[:1]
               if len(tile.dimensions) == 2]
       is_tall = max(rows, default=0) > tiles.SUBLANES
+      sizes = sizes_of(shape)
       tensors.append(tiles.Stored(
-          node.id == entry.root_id, sizes_of(shape),
+          node.id == entry.root_id, sizes,
           tiles.element_bytes(tiles.listed_type(name)), size,
           max([tiles.SUBLANES, *rows]),
           is_tall * sum(is_copy for *_, is_copy in reading),
           any(opcode in ('convolution', 'dot') and (is_tall or not is_copy)
-              for *_, opcode, is_copy in reading), name))
+              for *_, opcode, is_copy in reading), name,
+          readers.copied_as(node, entry) or sizes))
   return tensors
 
 
@@ -62,15 +66,30 @@ class _Readers:
 
   def __init__(self, kernel: protos.HloModuleProto):
     self._computations = protos.by_id(kernel.computations)
-    self._users = {}
+    self._users, self._sizes = {}, {}
     for computation in kernel.computations:
       for node in computation.instructions:
+        self._sizes[computation.id, node.id] = sizes_of(node.shape)
         for operand in set(node.operand_ids):
           self._users.setdefault((computation.id, operand), []).append(node)
 
   def of(self, node, computation) -> set[tuple[int, int, str, bool]]:
     """{(id of its computation, its own, opcode, whether it reads a copy)}."""
-    reading, seen = set(), set()
+    return {(inside, user.id, user.opcode, is_copy)
+            for inside, user, is_copy, _ in self._walk(node, computation)
+            if user.opcode not in _PASSED}
+
+  def copied_as(self, node, computation) -> tuple[int, ...]:
+    """The sizes of a copy that is reshaped; () without one."""
+    return next((
+        self._sizes[inside, user.id]
+        for inside, user, is_copy, sizes in self._walk(node, computation)
+        if user.opcode == 'bitcast' and is_copy
+        and self._sizes[inside, user.id] != sizes), ())
+
+  def _walk(self, node, computation) -> Iterator[tuple]:
+    """(id of its computation, who reads, whether a copy, its sizes)."""
+    seen = set()
     places = [(node.id, computation.id, (), False)]
     while places:  # With the fusions that lead there, innermost last.
       place = number, inside, callers, is_copy = places.pop()
@@ -82,15 +101,14 @@ class _Readers:
           places += [(argument.id, called, (*callers, (user.id, inside)),
                       is_copy) for called, argument in self._arguments(
                           user, number)]
-        elif user.opcode in ('bitcast', 'copy'):
+          continue
+        yield inside, user, is_copy, self._sizes.get((inside, number), ())
+        if user.opcode in _PASSED:
           is_copied = is_copy or user.opcode == 'copy'
           places.append((user.id, inside, callers, is_copied))
           if user.id == self._computations[inside].root_id and callers:
             *others, outside = callers
             places.append((*outside, tuple(others), is_copied))
-        else:
-          reading.add((inside, user.id, user.opcode, is_copy))
-    return reading
 
   def _arguments(self, fusion, operand: int) -> Iterator[tuple[int, Any]]:
     """(id of the computation, parameter) for each place of an operand."""

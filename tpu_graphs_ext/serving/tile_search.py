@@ -43,23 +43,26 @@ _TELLING = ('convolution', 'dot', 'reduce', 'reduce-window',
 
 def rank_sources(model_dir: str, sources: Sequence[Future], *,
                  top_k: Optional[int] = TOP_CONFIGS,
-                 loading: LoadSettings = LoadSettings()
+                 loading: LoadSettings = LoadSettings(), alone: bool = False
                  ) -> list[tile_ranking.SourceRanking]:
   """Ranks the legal tiles of the kernels of each source.
 
   See `scoring.load_ranker` for `model_dir` and `loading`; `sources` are those
   of `kernel_sources.compiling`. `top_k` tiles are returned for each kernel,
-  None for all; what cannot be ranked is in the faults.
+  None for all; what cannot be ranked is in the faults. For `alone` see
+  `rank_kernel`.
 
   Raises UserError if the model cannot be loaded, or is for other hardware.
   """
   ranker = scoring.load_ranker(model_dir, loading)
   require_tpu(ranker)
-  return [rank_source(ranker, source.result(), top_k) for source in sources]
+  return [rank_source(ranker, source.result(), top_k, alone)
+          for source in sources]
 
 
 def rank_source(ranker: scoring.Ranker, source: kernel_sources.Source,
-                top_k: Optional[int]) -> tile_ranking.SourceRanking:
+                top_k: Optional[int],
+                alone: bool = False) -> tile_ranking.SourceRanking:
   """Ranks the legal tiles of each kernel of a file or function."""
   kernels, faults = [], list(source.faults)
   ranked = [kernel for kernel in source.kernels if kernel.kernel is not None]
@@ -69,15 +72,17 @@ def rank_source(ranker: scoring.Ranker, source: kernel_sources.Source,
       list(zip(ranked, nests)), 'kernels', unit='kernel', disable=None,
       leave=False):
     try:
-      kernels.append(rank_kernel(ranker, kernel, top_k, loops=loops))
+      kernels.append(rank_kernel(
+          ranker, kernel, top_k, loops=loops, alone=alone))
     except UserError as error:
       faults.append(f'{source.name}: {error}')
   if _log.isEnabledFor(logging.DEBUG):  # Else beside each kernel.
     out_of_range.warn_of(ranker, [
         each for kernel in kernels for each in kernel.unfamiliar], len(kernels))
+  notes = notes_of(ranker, source) + alone * [
+      'only tiles that fit with all tensors in main memory, as in the modules']
   return tile_ranking.SourceRanking(
-      source.name, kernels, notes_of(ranker, source), faults,
-      compiler_report.report_of(source))
+      source.name, kernels, notes, faults, compiler_report.report_of(source))
 
 
 def notes_of(ranker: scoring.Ranker,
@@ -121,12 +126,14 @@ def constants_of(ranker: scoring.Ranker, loops: Loops) -> machines.TpuConstants:
 def rank_kernel(ranker: scoring.Ranker, source: kernel_sources.SourceKernel,
                 top_k: Optional[int] = TOP_CONFIGS,
                 at_once: int = _MOST_WORKERS, loops: Optional[Loops] = None,
-                tpu: str = '') -> tile_ranking.KernelRanking:
+                tpu: str = '',
+                alone: bool = False) -> tile_ranking.KernelRanking:
   """Ranks the legal tiles of one kernel, or raises a UserError.
 
   If it has more than `MOST_TILES`, an even sample is ranked. At most `at_once`
   parts of them are scored side by side; `loops` are read unless passed, for
-  `machine_of(ranker, tpu)`.
+  `machine_of(ranker, tpu)`. `alone` leaves out tiles that fit only where some
+  tensors are on the chip; the kernel as a module of its own has none there.
   """
   loops = loops or geometry.loops_of(
       [source.kernel], machine_of(ranker, tpu))[0]
@@ -134,6 +141,8 @@ def rank_kernel(ranker: scoring.Ranker, source: kernel_sources.SourceKernel,
   if source.compiled.module is not None:
     loops.note(stored.tensors_of(source.compiled.module),
                stored.limit_bytes(source.compiled.module))
+    if alone:
+      loops.on_chip[:] = False
   kernel, default_notes = _with_default(source, loops)
   legal, notes = legal_tiles(loops, kernel)
   unfamiliar = out_of_range.of_nodes(ranker, kernel)
