@@ -43,7 +43,7 @@ def pack(path: str, about: dict, **arrays: np.ndarray) -> None:
     file.write(content.getvalue())
 
 
-def save(path: str, packed: Sequence[kernels.CompiledKernel], tpu: str,
+def save(path: str, packed: Sequence[kernels.WeighedKernel], tpu: str,
          compiler: str) -> None:
   """Writes a file that `kernels.load` reads."""
   programs = sorted({kernel.program for kernel in packed})
@@ -141,7 +141,7 @@ def _kernel(module, logged, program, most_tiles):
     tiles = sorted([default, *(others[i] for i in kept)])
   bounds = [np.array([tile[side] for tile in tiles], np.int64).reshape(
       len(tiles), -1) for side in (0, 1)]
-  return kernels.CompiledKernel(
+  return kernels.WeighedKernel(
       program, arrays.node_feat, arrays.node_opcode, arrays.edge_index,
       *bounds, np.array([cycles[tile] for tile in tiles], np.int64),
       tiles.index(default)), None
@@ -190,7 +190,7 @@ def _packed(tpu: str) -> dict:
 
 
 def _without_refused(
-    kernel: kernels.CompiledKernel) -> kernels.CompiledKernel:
+    kernel: kernels.WeighedKernel) -> kernels.WeighedKernel:
   """The kernel of an older log without the tiles that `feasible` leaves out."""
   if kernel.kernel_bounds.shape[1]:
     return kernel

@@ -131,7 +131,7 @@ def test_settings_are_checked(tmp_path, monkeypatch):
 def compiled(count, default=1):
   """A copy of rank 1 with tiles 1, 2, ... of 1000, 1001, ... cycles."""
   kernel = tiny_kernels.make_kernel('copy_0', num_nodes=2, edges=((1, 0),))
-  return kernels_lib.CompiledKernel(
+  return kernels_lib.WeighedKernel(
       'copy', kernel.node_feat, kernel.node_opcode, kernel.edge_index,
       np.arange(1, count + 1)[:, None], np.zeros((count, 0), np.int64),
       np.arange(1000, 1000 + count), default)
@@ -190,7 +190,7 @@ def test_an_older_pack_loses_the_refused_tiles_too():
 
 def test_kernels_come_back_as_they_were_packed(tmp_path):
   tiny = tiny_kernels.make_kernel('dot_0')
-  kernels = [compiled(4), kernels_lib.CompiledKernel(
+  kernels = [compiled(4), kernels_lib.WeighedKernel(
       'dot', tiny.node_feat, tiny.node_opcode, tiny.edge_index,
       np.array([[32, 4], [16, 300]]), np.array([[48, 4], [1, 300]]),
       np.array([70_000, 3_000_000_000]), 0)]

@@ -53,7 +53,7 @@ def test_the_command(path, capsys):
 
 def test_csv_cells():
   """Whole numbers stay so beside none; no spreadsheet runs a name."""
-  kernels = [compiler_report.CompiledKernel(
+  kernels = [compiler_report.KernelReport(
       'a', '=op', 2, False, share, cycles, (16, 32), (), 10, 20, 30, .5, 7)
              for share, cycles in ((None, None), (.25, 5))]
   assert compiler_report.to_csv([compiler_report.CompilerReport(

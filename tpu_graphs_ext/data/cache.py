@@ -136,9 +136,8 @@ class Entry:
     stored, path = self._arrays[name], os.path.join(self.folder, name)
     shape, crc32s = stored['shape'], stored['crc32s']
     size = os.path.getsize(path)
-    if not all(type(length) is int and length >= 0 for length in shape) or (
-        math.prod(shape) * np.dtype(dtype).itemsize != size) or (
-            len(crc32s) != -(-size // BLOCK_BYTES)):
+    if (math.prod(shape) * np.dtype(dtype).itemsize != size
+        or len(crc32s) != -(-size // BLOCK_BYTES)):
       raise ValueError(f'{name} has {size} bytes')
     raw = np.asarray(np.memmap(path, np.uint8, 'r') if size else [], np.uint8)
     array = raw.view(dtype).reshape(shape)

@@ -41,7 +41,7 @@ COLUMNS = ('program', 'nodes', 'edges', 'output_rank', 'kernel_rank', 'tiles',
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class CompiledKernel:
+class WeighedKernel:
   """A kernel as the TPU's compiler made it, with the tiles that it weighed."""
   program: str
   node_feat: np.ndarray  # The graph, as in `Kernel`.
@@ -58,7 +58,7 @@ class CompiledKernel:
         self.node_feat, self.node_opcode, self.edge_index))).hexdigest()
 
 
-def split_kernels(tpu: str, split: str) -> list[CompiledKernel]:
+def split_kernels(tpu: str, split: str) -> list[WeighedKernel]:
   """All kernels of a split that the package brings; see `load`."""
   paths = glob.glob(path_of(tpu, split, '*')) or [path_of(tpu, split, 0)]
   return [kernel for path in sorted(paths) for kernel in load(path)]
@@ -68,7 +68,7 @@ def path_of(tpu: str, split: str, part: object) -> str:
   return os.path.join(FOLDER, f'{tpu}_{split}_{part}.xz')
 
 
-def load(path: str) -> list[CompiledKernel]:
+def load(path: str) -> list[WeighedKernel]:
   """The kernels of a file; see `unpacked`."""
   return unpacked(path, FORMAT, _kernels)
 
@@ -93,7 +93,7 @@ def unpacked(path: str, file_format: int,
                     'package: install the package again') from error
 
 
-def _kernels(arrays, about) -> list[CompiledKernel]:
+def _kernels(arrays, about) -> list[WeighedKernel]:
   rows = np.ascontiguousarray(arrays['rows'].T)
   cycles = np.ascontiguousarray(arrays['cycles'].T).view('<u4')[:, 0].astype(
       np.int64)
@@ -109,7 +109,7 @@ def _kernels(arrays, about) -> list[CompiledKernel]:
   for number, (row, opcode, edge, cycle, bound) in enumerate(zip(*parts)):
     bound = bound.reshape(ranks[number], -1).T.astype(np.int64)
     output_rank = column['output_rank'][number]
-    kernels.append(CompiledKernel(
+    kernels.append(WeighedKernel(
         program=about['programs'][column['program'][number]],
         node_feat=rows[row], node_opcode=opcode, edge_index=edge,
         output_bounds=bound[:, :output_rank],

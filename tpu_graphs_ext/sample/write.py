@@ -232,7 +232,7 @@ def _chosen(kernels, most: Optional[int], seed: int) -> list:
   return [kernels[number] for number in sorted(order[turns.index[:most]])]
 
 
-def sample_kernel(compiled: kernels_lib.CompiledKernel, tile_id: str,
+def sample_kernel(compiled: kernels_lib.WeighedKernel, tile_id: str,
                   clock_ghz: float, seed) -> Kernel:
   """The kernel with its tiles in random order by `seed`, the default first."""
   chance = np.random.default_rng(seed)

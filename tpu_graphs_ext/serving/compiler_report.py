@@ -17,7 +17,7 @@ from tpu_graphs_ext.hlo import costs, kernel_sources
 
 
 @dataclasses.dataclass(frozen=True)
-class CompiledKernel:
+class KernelReport:
   """One kernel; of equal ones in the program only the first is listed."""
   name: str
   op_name: str  # The operation in the user's program; '' if unknown.
@@ -39,7 +39,7 @@ class CompilerReport:
   """The kernels of a program, those with most estimated time first."""
   source: str  # The program's name.
   tpu: str  # Generation, such as 'v5e'.
-  kernels: list[CompiledKernel]  # One for all equal ones.
+  kernels: list[KernelReport]  # One for all equal ones.
   notes: list[str]  # How they were made and what was left out.
 
   def text(self) -> str:
@@ -60,7 +60,7 @@ class CompilerReport:
 def to_csv(reports: Sequence[CompilerReport]) -> str:
   """One row for each kernel; bounds as '16x32'."""
   import pandas as pd
-  names = [field.name for field in dataclasses.fields(CompiledKernel)]
+  names = [field.name for field in dataclasses.fields(KernelReport)]
   return files.csv_of(pd.DataFrame([
       (report.source, report.tpu, *(
           sizes(value) if isinstance(value, tuple) else value
@@ -122,17 +122,17 @@ def sizes(bounds: tuple[int, ...], filters: tuple[int, ...] = ()) -> str:
   return f'{text or "-"} | {sizes(filters)}' if filters else text
 
 
-def _kernel(source: kernel_sources.SourceKernel) -> CompiledKernel:
+def _kernel(source: kernel_sources.SourceKernel) -> KernelReport:
   module, op_name, window, _, in_open_loop = source.compiled
   cost = costs.cost_of(module)
-  return CompiledKernel(
+  return KernelReport(
       source.name, op_name, source.copies, in_open_loop,
       source.share, source.cycles, window.output_bounds if window else (),
       window.kernel_bounds if window else (), cost.flops, cost.bytes,
       cost.hbm_bytes, cost.flops / max(1, cost.bytes), cost.on_chip_bytes)
 
 
-def _row(kernel: CompiledKernel) -> tuple[str, ...]:
+def _row(kernel: KernelReport) -> tuple[str, ...]:
   share = '' if kernel.share is None else f'{100 * kernel.share:.1f} %'
   return (
       kernel.name + (f' x{kernel.runs}' if kernel.runs != 1 else ''),
