@@ -102,7 +102,7 @@ class _Readers:
                       is_copy) for called, argument in self._arguments(
                           user, number)]
           continue
-        yield inside, user, is_copy, self._sizes.get((inside, number), ())
+        yield inside, user, is_copy, self._sizes[inside, number]
         if user.opcode in _PASSED:
           is_copied = is_copy or user.opcode == 'copy'
           places.append((user.id, inside, callers, is_copied))
