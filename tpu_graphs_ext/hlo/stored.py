@@ -66,10 +66,10 @@ class _Readers:
 
   def __init__(self, kernel: protos.HloModuleProto):
     self._computations = protos.by_id(kernel.computations)
-    self._users, self._sizes = {}, {}
+    self._users, self._shapes = {}, {}
     for computation in kernel.computations:
       for node in computation.instructions:
-        self._sizes[computation.id, node.id] = sizes_of(node.shape)
+        self._shapes[computation.id, node.id] = node.shape
         for operand in set(node.operand_ids):
           self._users.setdefault((computation.id, operand), []).append(node)
 
@@ -82,13 +82,13 @@ class _Readers:
   def copied_as(self, node, computation) -> tuple[int, ...]:
     """The sizes of a copy that is reshaped; () without one."""
     return next((
-        self._sizes[inside, user.id]
-        for inside, user, is_copy, sizes in self._walk(node, computation)
+        sizes_of(user.shape)
+        for _, user, is_copy, shape in self._walk(node, computation)
         if user.opcode == 'bitcast' and is_copy
-        and self._sizes[inside, user.id] != sizes), ())
+        and sizes_of(user.shape) != sizes_of(shape)), ())
 
   def _walk(self, node, computation) -> Iterator[tuple]:
-    """(id of its computation, who reads, whether a copy, its sizes)."""
+    """(id of its computation, who reads, whether a copy, of which shape)."""
     seen = set()
     places = [(node.id, computation.id, (), False)]
     while places:  # With the fusions that lead there, innermost last.
@@ -102,7 +102,7 @@ class _Readers:
                       is_copy) for called, argument in self._arguments(
                           user, number)]
           continue
-        yield inside, user, is_copy, self._sizes[inside, number]
+        yield inside, user, is_copy, self._shapes[inside, number]
         if user.opcode in _PASSED:
           is_copied = is_copy or user.opcode == 'copy'
           places.append((user.id, inside, callers, is_copied))
