@@ -9,6 +9,9 @@ their names, those that the rules were inferred from. Kernels that `rank` leaves
 out are left out: of several products or seven dimensions. Rows go to
 results/numbers.csv, for `tables.py --write`.
 
+Of a product that the compiler tried again with less memory, the log of the last
+try has fewer tiles than are legal: it counts for the recall alone.
+
 Of a loop the compiler weighs all combinations of bounds, and changes a tile
 that does not fit, as compiling with the tile set shows: a tile with less cycles
 than the default does not fit, and one that does not by the estimate here. So
@@ -83,10 +86,12 @@ def of_programs(folder: str, tpu: str, but: list[str]) -> Iterator[Weighed]:
         loops = loops_of(graph, tpu)
         loops.note(stored.tensors_of(kernel.module),
                    stored.limit_bytes(kernel.module))
-        yield from _weighed(loops, kernel.window, tiles)
+        retries = tpu_compiler.config_of(tpu_compiler.root_of(
+            kernel.module)).get('retry_config', {}).get('retry_count', 0)
+        yield from _weighed(loops, kernel.window, tiles, int(retries))
 
 
-def _weighed(loops, window, logged) -> Iterator[Weighed]:
+def _weighed(loops, window, logged, retries: int) -> Iterator[Weighed]:
   """Of rows [output bounds, kernel bounds, cycles, memory of products]."""
   default = [[*window.output_bounds], [*window.kernel_bounds]]
   logged = [row for row in logged
@@ -99,12 +104,13 @@ def _weighed(loops, window, logged) -> Iterator[Weighed]:
   tiles = loops.tiles(*(np.array([row[side] for row in logged]).reshape(
       len(logged), -1) for side in (0, 1)))
   legal = (cycles < INFEASIBLE) & (cycles >= cycles[place])
-  if len(logged[place]) < 4:  # A loop.
+  is_loop = len(logged[place]) < 4
+  if is_loop:
     legal &= (loops.counts(tiles)['footprint_bytes']
               <= loops.machine.vmem_limit_bytes)
     legal[place] = True
   if legal.sum() > 1:
-    yield Weighed(loops, tiles[legal], True)
+    yield Weighed(loops, tiles[legal], is_loop or not retries)
 
 
 def of_files(paths: list[str]) -> Iterator[Weighed]:

@@ -7,6 +7,7 @@ import pytest
 
 import legal_tiles
 from support.tiny_hlo import tiled
+from tpu_graphs_ext.hlo import tpu_compiler
 
 WHOLE, HALF, QUARTER = [8192, 8], [128, 8], [64, 8]
 
@@ -45,3 +46,23 @@ def test_what_the_compiler_would_change_is_not_legal(folder):
           'kernels': 2, 'recall': .75, 'precision': 2 / listed}}
   assert legal_tiles.rows('v5e', iter([other])) == {
       'v5e, element-wise': {'kernels': 1, 'recall': .5}}
+
+
+@pytest.mark.parametrize('count, rest, is_all', [
+    ('0', [5], True), ('2', [5], False), ('2', [], True)])
+def test_a_product_that_was_tried_again_may_have_more_tiles(
+    tmp_path, count, rest, is_all):
+  """Rows of products have their memory in bytes beside the cycles."""
+  module = tiled([65536, 1024], HALF, 100)
+  root = tpu_compiler.root_of(module)
+  root.backend_config = json.dumps({
+      **tpu_compiler.config_of(root),
+      'retry_config': {'retry_count': count}}).encode()
+  path = tmp_path / 'v5e' / 'first_batch_1.pb'
+  path.parent.mkdir()
+  path.write_bytes(module.SerializeToString())
+  with gzip.open(path.with_suffix('.json.gz'), 'wt') as file:
+    json.dump({'elementwise': [
+        [HALF, [], 100, *rest], [QUARTER, [], 150, *rest]]}, file)
+  kernel, = legal_tiles.of_programs(str(tmp_path), 'v5e', [])
+  assert kernel.is_all is is_all

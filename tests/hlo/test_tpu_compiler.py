@@ -147,7 +147,7 @@ def test_positions_are_those_of_the_header():
 
 # In the process, in place of libtpu.
 FAKE = '''
-import os, sys, time
+import atexit, os, sys, time
 from tpu_graphs_ext.hlo import libtpu
 class Compiler:
   def __init__(self, library, topology):
@@ -161,6 +161,10 @@ class Compiler:
             '*** the stack\\nF0101 12:00:01.5  77 RAW: Raising signal 6',
             file=sys.stderr, flush=True)
       os.abort()
+    if program == b'late':
+      atexit.register(os.abort)
+    if program == b'exit':
+      os._exit(0)
     if program == b'kill':
       os.kill(os.getpid(), 9)
     if program == b'hang':
@@ -203,6 +207,11 @@ def test_what_ends_the_compiler_is_refused_alone(fake_compiler):
   assert results == [
       (b'hloa', b'', ''), (b'', b'', fault), (b'', b'', 'no shape'),
       (b'', b'', fault), (b'hlob', b'', ''), (b'', b'', fault)]
+  # Nothing is lost by a process that ends after its work.
+  assert subprocesses.compile_program(
+      'unused', 'unused', b'late', 'hlo', b'') == b'hlolate'
+  with pytest.raises(UserError, match='the process ended early'):
+    subprocesses.compile_program('unused', 'unused', b'exit', 'hlo', b'')
   with pytest.raises(UserError, match=r'^compile: .* ended with code -9'):
     subprocesses.compile_all('unused', 'unused', [
         (program, 'hlo', b'') for program in (b'a', b'kill', b'b')])

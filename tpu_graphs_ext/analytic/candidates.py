@@ -53,7 +53,7 @@ def candidates(loops: Loops, most: Optional[int] = None) -> Candidates:
   for numbers in _numbers(total):
     tried = _tiles_of(numbers, choices)
     fits = held.counts(tried)['footprint_bytes'] <= most_bytes
-    fitting.append(numbers[fits & loops.keep_merged(tried)])
+    fitting.append(numbers[fits & loops.cuts_as_one(tried)])
     looked_at += len(numbers)
   numbers = np.concatenate(fitting)
   number_fitting = len(numbers)

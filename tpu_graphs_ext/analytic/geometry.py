@@ -61,7 +61,7 @@ class Loops:
     layout_copies: int [streams], operations that read a copy of it in layout
       tiles of 8 rows.
     is_operand: bool [streams], those that a product reads as they are.
-    on_chip: bool [streams], those that do not move.
+    on_chip: bool [streams], those that do not move, and need no blocks.
     lane_sums: number of results that are summed over lanes and whose partial
       sums count as memory.
     turned: (stream, bytes) of operands whose rows are a batch of products: each
@@ -225,20 +225,22 @@ class Loops:
           element_bytes * self._block(number, tiles)[0])
     return counts
 
-  def keep_merged(self, tiles: np.ndarray) -> np.ndarray:
-    """Whether tiles cut `merged` dimensions as a tile of one would: into equal
-    parts, and each only where all that are more minor are whole; bool [tiles].
+  def cuts_as_one(self, tiles: np.ndarray) -> np.ndarray:
+    """Whether tiles cut `merged` dimensions as they would cut the one: bool
+    [tiles]. They cut equal parts, and a dimension only if the more minor ones
+    are whole.
 
-    The compiler ends its process with any other.
+    Any other tile ends the compiler's process.
     """
-    keep = np.ones(len(tiles), bool)
+    as_one = np.ones(len(tiles), bool)
     for number, dims in self.merged:
       size = self.nest.streams.size[number, dims].astype(int)
       cut = self._cut(number, tiles)[:, dims]
-      # The next alone: no size is 1, so a whole one asks for the one after it.
-      keep &= ((cut[:, :-1] == 1) | (cut == size)[:, 1:]).all(1)
-      keep &= (size % cut == 0).all(1)
-    return keep
+      # Looking at the next one is enough: as no size is 1, a whole dimension
+      # in turn needs the one after it whole.
+      as_one &= ((cut[:, :-1] == 1) | (cut == size)[:, 1:]).all(1)
+      as_one &= (size % cut == 0).all(1)
+    return as_one
 
   def _turned_bytes(self, number: int, copy_bytes: float,
                     tiles: np.ndarray) -> np.ndarray:

@@ -41,8 +41,8 @@ def write(folder: str, sources: Sequence[kernel_sources.Source],
           processes: int = 1) -> tuple[int, list[str]]:
   """Compiles each tile, reads it back, and writes those that stayed.
 
-  `rankings` are the `tile_ranking.SourceRanking`s of the sources. At most four
-  of the `processes` start.
+  `rankings` are the `tile_ranking.SourceRanking`s of the sources. Compiles in
+  as many `processes`, but in four at most.
 
   Returns how many, and a message for each tile that the compiler refuses or
   changes. Raises UserError if the folder exists, or nothing can be written.
@@ -145,11 +145,11 @@ def with_tile(kernel, output_bounds: Sequence[int],
   All tensors are in main memory. The compiler keeps the tile, and estimates
   nothing. Bounds are those of `tpu_compiler.Window`.
 
-  Raises UserError if the compiler gave the kernel no tile to change.
+  It must have a tile of the compiler's.
   """
   module = renumbered(kernel)
   root = tpu_compiler.root_of(module)
-  config = json.loads(root.backend_config)
+  config = tpu_compiler.config_of(root)
   window = config['window_config']
   turns = root.opcode == 'copy' and window.get('input_window_bounds')
   for name in ('estimated_cycles', 'iteration_bounds', 'input_window_bounds'):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tpu_graphs_ext import files
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import protos, tiles, tpu_compiler
 
@@ -53,8 +52,7 @@ def noted_bytes(node: protos.HloInstructionProto, note: str) -> int:
   """On-chip memory by a note of the compiler; 0 without one, or of another
   form."""
   try:
-    size = sum(int(each['size']) for each in files.parse_json(
-        node.backend_config, node.name)[note]
+    size = sum(int(each['size']) for each in tpu_compiler.config_of(node)[note]
                if int(each['memory_space']) == protos.ON_CHIP)
     return size if 0 < size < 1 << 63 else 0
   except (UserError, LookupError, ValueError, TypeError, OverflowError):

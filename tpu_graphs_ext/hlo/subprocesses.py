@@ -73,25 +73,27 @@ def compile_all(library: str, topology: str, calls: Sequence[tuple],
   """Calls `libtpu.Compiler.compile` with each of some arguments.
 
   Each result has a third part: why the compiler refuses it; '': it does not.
-  What ends the compiler's process is refused, and the rest goes to another.
+  A program that ends the compiler's process is refused, and the rest go to
+  another process.
   UserError if the compiler cannot be loaded, or is ended from outside.
   `progress` is called about twice a second, with the seconds taken.
   """
   results: list[tuple[bytes, bytes, str]] = []
   while len(results) < len(calls):
+    fault = 'compile: the process ended early'
     try:
-      output, faults = _run(
-          'compile', [library, topology], pickle.dumps(calls[len(results):]),
-          progress=progress), []
+      output = _run('compile', [library, topology],
+                    pickle.dumps(calls[len(results):]), progress=progress)
     except _EndedError as error:
-      if not error.output:
-        raise
-      output, faults = error.output, [(b'', b'', str(error))]
+      output, fault = error.output, str(error)
+    if not output:
+      raise UserError(fault)
     stream = io.BytesIO(output)
     pickle.load(stream)  # `_LOADED`.
     while stream.tell() < len(output):
       results.append(pickle.load(stream))
-    results += faults
+    if len(results) < len(calls):  # Else it ended after its work.
+      results.append((b'', b'', fault))
   return results
 
 

@@ -73,7 +73,7 @@ class Stored(NamedTuple):
   layout_copies: int = 0
   is_operand: bool = False  # Whether a product reads it as it is.
   element_type: str = ''  # XLA's name.
-  copied_as: tuple[int, ...] = ()  # Sizes of a copy that is reshaped, or its.
+  copied_as: tuple[int, ...] = ()  # Sizes of its reshaped copy, else its own.
 
 
 def bound_candidates(units: int, step: int = 1) -> list[int]:

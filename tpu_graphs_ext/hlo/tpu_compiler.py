@@ -147,11 +147,15 @@ def root_of(kernel: protos.HloModuleProto) -> protos.HloInstructionProto:
   return protos.by_id(entry.instructions)[entry.root_id]
 
 
+def config_of(node: protos.HloInstructionProto) -> Any:
+  """What the compiler noted for an instruction, or a UserError: no JSON."""
+  return files.parse_json(node.backend_config, node.name)
+
+
 def window_of(node: protos.HloInstructionProto) -> Optional[Window]:
   """The compiler's tile of an instruction; None if it noted none."""
   try:
-    window = files.parse_json(node.backend_config, node.name).get(
-        'window_config') or {}
+    window = config_of(node).get('window_config') or {}
     cycles = int(window.get('estimated_cycles', 0))
     output, filters = (tuple(map(int, window.get(f'{of}_window_bounds', ())))
                        for of in ('output', 'kernel'))

@@ -80,7 +80,8 @@ def rank_source(ranker: scoring.Ranker, source: kernel_sources.Source,
     out_of_range.warn_of(ranker, [
         each for kernel in kernels for each in kernel.unfamiliar], len(kernels))
   notes = notes_of(ranker, source) + alone * [
-      'only tiles that fit with all tensors in main memory, as in the modules']
+      'only tiles that fit with all tensors in main memory, where the modules '
+      'have them']
   return tile_ranking.SourceRanking(
       source.name, kernels, notes, faults, compiler_report.report_of(source))
 
@@ -132,8 +133,8 @@ def rank_kernel(ranker: scoring.Ranker, source: kernel_sources.SourceKernel,
 
   If it has more than `MOST_TILES`, an even sample is ranked. At most `at_once`
   parts of them are scored side by side; `loops` are read unless passed, for
-  `machine_of(ranker, tpu)`. `alone` leaves out tiles that fit only where some
-  tensors are on the chip; the kernel as a module of its own has none there.
+  `machine_of(ranker, tpu)`. `alone` leaves out tiles that fit only with some
+  tensors on the chip: a module of the kernel alone has none there.
   """
   loops = loops or geometry.loops_of(
       [source.kernel], machine_of(ranker, tpu))[0]
