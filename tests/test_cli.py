@@ -225,7 +225,8 @@ def test_usage_errors(capsys):
     ('a:f --check', '--check and --vmem_limit go with --blocks'),
     ('--shapes=f32[3]', '--shapes goes with module:function'),
     ('--modules=new', '--modules goes with FILE'),
-    ('a.pb --modules=.', '--modules=.: is there already')])
+    ('a.pb --modules=.', '--modules=.: is there already'),
+    ('a.pb --modules=/proc/new', '--modules=/proc: cannot be written')])
 def test_flags_of_rank_that_do_not_go_together(capsys, words, rule):
   assert cli.main(['rank', '--dir=m', *words.split()]) == 1
   assert rule in capsys.readouterr().err

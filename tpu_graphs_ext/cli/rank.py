@@ -14,7 +14,7 @@ from tpu_graphs_ext.data.schema import DEFAULT_TPU
 from tpu_graphs_ext.engine import pretrained, threads
 from tpu_graphs_ext.engine.settings import TOP_CONFIGS
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.files import full_path
+from tpu_graphs_ext.files import check_folder, full_path
 from tpu_graphs_ext.hlo import libtpu
 from tpu_graphs_ext.tasks import ShippedTask
 
@@ -113,6 +113,8 @@ def _check(args: Namespace) -> None:
        f'--modules={args.modules}: is there already; name a new folder')):
     if is_wrong:
       raise UserError(rule)
+  if args.modules:
+    check_folder('--modules', os.path.dirname(full_path(args.modules)))
 
 
 def _blocks(args: Namespace) -> None:
