@@ -51,7 +51,8 @@ def test_the_environment(run, monkeypatch, tmp_path):
       'LC_CTYPE', 'TF_CPP_MIN_LOG_LEVEL', 'PWD', 'OLDPWD', 'SHLVL', '_',
       'TF2_BEHAVIOR', 'TPU_ML_PLATFORM',  # By TensorFlow.
       'TPU_ML_PLATFORM_VERSION', 'ENABLE_RUNTIME_UPTIME_TELEMETRY',
-      'HDF5_PLUGIN_PATH'}
+      'HDF5_PLUGIN_PATH',
+      'TPU_LIBRARY_PATH', 'TPU_SKIP_MDS_QUERY'}  # By JAX, beside libtpu.
 
 
 @needs_confinement
