@@ -40,7 +40,6 @@ Sources:
   [GAT] Velickovic et al., ICLR 2018.  [GATv2] Brody et al., ICLR 2022.
 """
 
-import concurrent.futures
 import functools
 import logging
 import math
@@ -104,8 +103,8 @@ def _of_files(folder: str, num_configs: int,
   files = files[:100] if toy_data else files  # As the baseline's reader does.
   _log.info('Reading feature_stats from %d kernels under %s.', len(files),
             folder)
-  with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-    kernels = list(pool.map(_of_file, files))
+  # Not in threads: before Python 3.11.8 NumPy may fail to read headers there.
+  kernels = [_of_file(path) for path in files]
   # The trainer scales by these.
   enough = [kernel for kernel in kernels if kernel['configs'] >= num_configs]
   if not enough or any(kernel[table][0].shape != (width,) for kernel in kernels

@@ -1,7 +1,9 @@
 """Damaged and hostile .npz files: one clear error each, and no number wrong."""
 
+import concurrent.futures
 import os
 import struct
+import time
 import tracemalloc
 import zipfile
 
@@ -72,6 +74,24 @@ def test_a_header_that_is_not_believed(path):
       Kernel.load(path)
     fault, = check.check_file(path)[0]
     assert fault.field == 'config_feat'
+
+
+def test_threads_parse_headers_in_turn(monkeypatch):
+  """Else Python 3.11.7 and before may call a sound file damaged."""
+  parse, inside = np.lib.format.read_array_header_1_0, []
+
+  def parse_slowly(member):
+    inside.append(member)
+    time.sleep(0.05)
+    assert inside == [member]
+    return parse(inside.pop())
+
+  monkeypatch.setattr(np.lib.format, 'read_array_header_1_0', parse_slowly)
+  headers = [npy(f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({n},)}}")
+             for n in (77_771, 77_772)]  # Not parsed before.
+  with concurrent.futures.ThreadPoolExecutor(2) as pool:
+    shapes = [shape for _, _, shape in pool.map(npz._parsed, headers)]
+  assert shapes == [(77_771,), (77_772,)]
 
 
 def test_other_compressions_and_large_arrays_are_not_unpacked(path):

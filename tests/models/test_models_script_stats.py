@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import threading
 
 import numpy as np
 import pytest
@@ -50,13 +51,18 @@ def data_root(tmp_path):
   return tmp_path
 
 
-def test_they_are_those_that_stats_prints(data_root, script):
+def test_they_are_those_that_stats_prints(data_root, script, monkeypatch):
+  """Read by one thread: before Python 3.11.8 NumPy may fail in several."""
   script(data_root)
+  read_file, threads = models._of_file, set()
+  monkeypatch.setattr(models, '_of_file', lambda path: threads.add(
+      threading.current_thread()) or read_file(path))
   printed = json.loads(feature_stats.model_kwargs_json(StatsSettings(
       data_root=str(data_root), configs=10, cache_dir='')))['feature_stats']
   read = models._of_running_script(10)
   assert read == printed and read['tiles'] == 'elements'
   assert read['node'] != read['all_kernels']['node']
+  assert threads == {threading.current_thread()}
 
 
 def test_toy_data_are_the_first_100_files(tmp_path, script):

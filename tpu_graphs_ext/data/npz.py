@@ -12,6 +12,7 @@ import io
 import math
 import os
 import re
+import threading
 import zipfile
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO
@@ -27,6 +28,9 @@ _READ_BYTES = 1 << 20  # At once; else zipfile holds an array twice.
 COMPRESSIONS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}  # As NumPy writes.
 # Of the list of members, 46 bytes and a name each; a kernel has six.
 MAX_DIRECTORY = 1 << 20
+# Before Python 3.11.8 two threads that parse headers may both fail (CPython's
+# issue 106905).
+_PARSING = threading.Lock()
 
 
 class DamagedError(Exception):
@@ -144,7 +148,8 @@ def _parsed(header: bytes) -> tuple[np.dtype, str, tuple[int, ...]]:
   if version != (1, 0):  # Others may have headers of gigabytes.
     raise DamagedError(f'has version {version} of the .npy format; numbers '
                        'have version (1, 0)')
-  shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(member)
+  with _PARSING:
+    shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(member)
   if dtype.hasobject or dtype.kind not in 'biufc':
     raise DamagedError(f'holds {dtype}, not numbers')
   if len(shape) > 32 or min(shape, default=0) < 0:
