@@ -310,6 +310,12 @@ def check_folder(flag: str, path: str) -> str:
   return folder
 
 
+def require_new(flag: str, path: str) -> None:
+  """Raises a UserError if there is anything of that name."""
+  if os.path.lexists(full_path(path)):
+    raise UserError(f'{flag}={path}: is there already; name a new folder')
+
+
 @dataclasses.dataclass(frozen=True)
 class Output:
   """A kind of file that a verb writes where its flag says; see `require_kind`.

@@ -58,11 +58,11 @@ def choice(place, *bounds):
       output_bounds=bounds, kernel_bounds=()))
 
 
-def ranked():
+def ranked(name='f'):
   """(source, ranking): the model prefers [2, 2], [4, 2] and [1, 1]."""
   kernel = kernel_sources.source_kernel(
       tpu_compiler.kernels_of(tiled()).kernels[0], 'tanh/1')
-  return kernel_sources.Source('f', [kernel], [], []), types.SimpleNamespace(
+  return kernel_sources.Source(name, [kernel], [], []), types.SimpleNamespace(
       kernels=[types.SimpleNamespace(
           name='tanh/1', op_name='jit(f)/tanh',
           default_from=kernel_sources.FROM_COMPILER,
@@ -70,8 +70,8 @@ def ranked():
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
-  """What is written where the compiler changes the tile [1, 1] to [2, 2]."""
+def compiler(monkeypatch):
+  """One that changes the tile [1, 1], the third, to [2, 2]."""
   def compile_all(library, topology, calls):
     assert topology == 'v5e:2x2x1'
     changed = kernel_modules.with_tile(tiled(), [2, 2]).SerializeToString()
@@ -82,6 +82,10 @@ def folder(tmp_path, monkeypatch):
 
   monkeypatch.setattr(libtpu, 'library', lambda: 'unused')
   monkeypatch.setattr(subprocesses, 'compile_all', compile_all)
+
+
+@pytest.fixture
+def folder(tmp_path, compiler):
   source, ranking = ranked()
   folder = tmp_path / 'modules'
   count, faults = kernel_modules.write(
@@ -98,7 +102,8 @@ def test_tiles_that_stay_are_written(folder):
   assert content['tpu'] == 'v5e'
   tensor = {'dtype': 'float32', 'shape': [32, 256], 'major_to_minor': [0, 1]}
   assert content['modules'][1] == {
-      'module': '001_tanh_1.1.pb', 'kernel': 'tanh/1', 'is_default': False,
+      'module': '001_tanh_1.1.pb', 'kernel': 'tanh/1',
+      'tile_id': 'f_000-tanh-1', 'is_default': False,
       'operation': 'jit(f)/tanh', 'output_bounds': [2, 2], 'kernel_bounds': [],
       'arguments': [tensor], 'results': [tensor]}
   assert content['modules'][0]['is_default']
@@ -108,6 +113,8 @@ def test_tiles_that_stay_are_written(folder):
   module = protos.as_module((folder / '001_tanh_1.1.pb').read_bytes())
   assert tpu_compiler.root_of(module).name == 'elementwise'
   source, ranking = ranked()
+  with pytest.raises(UserError, match='modules: is there already'):
+    kernel_modules.write(str(folder), [source], [ranking], 'v5e')
   ranking.kernels[0].default_from = kernel_sources.FROM_TIME
   with pytest.raises(UserError, match='no kernel here has a tile of the TPU'):
     kernel_modules.write(str(folder) + '2', [source], [ranking], 'v5e')
@@ -152,12 +159,14 @@ def test_measured_times_become_a_kernel(folder, tmp_path, capsys):
   assert kernel.runtime_ns.tolist() == [2000, 1500]
   assert kernel.normalizer_ns.tolist() == [2000, 2000]
   assert kernel.config_feat[:, 8:10].tolist() == [[4, 2], [2, 2]]
-  assert kernel.num_nodes == 2
+  assert kernel.num_nodes == 2 and kernel.program == 'f'
   read = TASKS['tile'].read(str(table), LoadSettings())
   assert read[0].runtime_ns.tolist() == [2000, 1500]
   for line, rule in (('001_tanh_1.1.pb,1500', 'its default tile was not timed'),
                      ('9.pb,1500', "module '9.pb', runtime_ns '1500'"),
                      ('001_tanh_1.1.pb,-1', "runtime_ns '-1'"),
+                     ('001_tanh_1.1.pb,٣٤', 'a whole number'),
+                     ('', 'no module was timed; time_modules.py says why'),
                      ('000_tanh_1.default.pb,' + 30 * '9', 'is damaged'),
                      ('x' * 200_000, 'is damaged (Error: field larger')):
     table.write_text('module,runtime_ns\n' + line)
@@ -168,8 +177,22 @@ def test_measured_times_become_a_kernel(folder, tmp_path, capsys):
     row['output_bounds'] = [row['output_bounds']]
   (folder / 'modules.json').write_text(json.dumps(listed))
   table.write_text('module,runtime_ns\n000_tanh_1.default.pb,9')
-  with pytest.raises(UserError, match='kernel tanh/1: config_feat has '):
+  with pytest.raises(UserError, match='f_000-tanh-1: config_feat has '):
     featurize.measured_kernels(str(table))
+
+
+def test_kernels_of_one_name_in_two_programs_stay_two(tmp_path, compiler):
+  folder = tmp_path / 'two'
+  kernel_modules.write(
+      str(folder), *zip(ranked('a/f.hlo.pb'), ranked('b/my_g.py:step')), 'v5e')
+  (folder / 'measured.csv').write_text(
+      'module,runtime_ns\n000_tanh_1.default.pb,20\n001_tanh_1.1.pb,15\n'
+      '003_tanh_1.default.pb,70\n')
+  kernels = featurize.measured_kernels(str(folder / 'measured.csv'))
+  assert [(kernel.tile_id, kernel.program, kernel.runtime_ns.tolist())
+          for kernel in kernels] == [
+              ('f_000-tanh-1', 'f', [20, 15]),
+              ('my_g_step_001-tanh-1', 'my_g_step', [70])]
 
 
 def test_programs_become_kernels_with_the_compilers_tile(tmp_path):
@@ -179,7 +202,7 @@ def test_programs_become_kernels_with_the_compilers_tile(tmp_path):
   (made,), faults = featurize.featurize(
       [path, 'none.pb'], str(tmp_path / 'out'))
   kernel = Kernel.load(made)
-  assert kernel.tile_id == 'a_000_elementwise' and not kernel.is_labelled
+  assert kernel.tile_id == 'a_000-elementwise' and not kernel.is_labelled
   assert kernel.config_feat[:, 8:10].tolist() == [[4, 2]]
   assert faults == ['none.pb: no such file; a function is named as '
                     'module:function']

@@ -14,7 +14,7 @@ from tpu_graphs_ext.data.schema import DEFAULT_TPU
 from tpu_graphs_ext.engine import pretrained, threads
 from tpu_graphs_ext.engine.settings import TOP_CONFIGS
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.files import check_folder, full_path
+from tpu_graphs_ext.files import check_folder, full_path, require_new
 from tpu_graphs_ext.hlo import libtpu
 from tpu_graphs_ext.tasks import ShippedTask
 
@@ -108,12 +108,11 @@ def _check(args: Namespace) -> None:
        '--check and --vmem_limit go with --blocks'),
       (args.shapes and not args.files, '--shapes goes with module:function'),
       (args.modules and (not args.files or many or args.blocks),
-       '--modules goes with FILE'),
-      (args.modules and os.path.lexists(full_path(args.modules or '')),
-       f'--modules={args.modules}: is there already; name a new folder')):
+       '--modules goes with FILE')):
     if is_wrong:
       raise UserError(rule)
   if args.modules:
+    require_new('--modules', args.modules)
     check_folder('--modules', os.path.dirname(full_path(args.modules)))
 
 
@@ -147,19 +146,30 @@ def _all_tiles(args: Namespace) -> int:
     compiled = [source.result() for source in sources]
   faults = [fault for ranking in rankings for fault in ranking.faults]
   shown = [ranking for ranking in rankings if ranking.kernels or ranking.notes]
-  if args.json or shown:
-    flags.show(args, lambda: [ranking.to_json() for ranking in rankings],
-               lambda: '\n\n'.join(ranking.text(args.verbose)
-                                   for ranking in shown))
+  try:
+    if args.json or shown:
+      flags.show(args, lambda: [ranking.to_json() for ranking in rankings],
+                 lambda: '\n\n'.join(ranking.text(args.verbose)
+                                     for ranking in shown))
+  except OSError:  # Nobody reads the list to its end, as with `| head`.
+    if not args.modules:
+      raise
   if args.modules:
-    from tpu_graphs_ext.hlo import kernel_modules
-    _log.info('%s: compiling each tile ...', args.modules)
-    count, refused = kernel_modules.write(
-        args.modules, compiled, rankings, args.tpu, threads.cores())
-    _log.info('%s: %d modules, each with its tile read back', args.modules,
-              count)
-    faults += refused
+    faults += _modules(args, compiled, rankings)
   return flags.failed(faults)
+
+
+def _modules(args: Namespace, compiled: list, rankings: list) -> list[str]:
+  """Writes --modules; a message for each that is not written."""
+  from tpu_graphs_ext.hlo import kernel_modules
+  _log.info('%s: compiling each tile ...', args.modules)
+  try:
+    count, faults = kernel_modules.write(
+        args.modules, compiled, rankings, args.tpu, threads.cores())
+  except UserError as error:
+    return [str(error)]
+  _log.info('%s: %d modules, each with its tile read back', args.modules, count)
+  return faults
 
 
 @flags.verb(

@@ -58,9 +58,8 @@ def _kernels(path: str, tpu: str, jax_python: str, shapes: str,
     return tuning.read_results(path)
   source = kernel_sources.read_source(path, shapes, tpu, jax_python)
   faults += source.faults
-  prefix = os.path.basename(path).split('.')[0].replace(':', '_')
-  return [dataclasses.replace(
-      kernel.kernel, tile_id=f'{prefix}_{number:03}_{kernel.name}')
+  return [dataclasses.replace(kernel.kernel, tile_id=kernel_sources.tile_id(
+      path, number, kernel.name))
           for number, kernel in enumerate(source.kernels) if kernel.kernel]
 
 
@@ -73,7 +72,8 @@ def measured_kernels(path: str) -> list[Kernel]:
   Raises UserError if it, or `modules.json` beside it, is damaged.
   """
   try:
-    return _measured(path, files.read_file(path).decode(errors='replace'))
+    return _measured(
+        path, files.read_file(path, unpack=True).decode(errors='replace'))
   except (LookupError, TypeError, ValueError, AttributeError, OverflowError,
           csv.Error) as error:
     raise UserError(f'{path}: it, or modules.json beside it, is damaged '
@@ -87,11 +87,14 @@ def _measured(path: str, text: str) -> list[Kernel]:
   timed = collections.defaultdict(list)
   for row in csv.DictReader(io.StringIO(text)):
     module, time = row['module'], row['runtime_ns'] or ''
-    if module not in listed or not time.isdecimal() or int(time) < 2:
+    if module not in listed or not (
+        time.isascii() and time.isdecimal() and int(time) > 1):
       raise UserError(f'{path}: module {module!r}, runtime_ns {time!r}: the '
                       'first must be in modules.json beside the file, the '
                       'second a whole number of at least 2 ns')
-    timed[listed[module]['kernel']].append((listed[module], int(time)))
+    timed[listed[module]['tile_id']].append((listed[module], int(time)))
+  if not timed:
+    raise UserError(f'{path}: no module was timed; time_modules.py says why')
   kernels = []
   for name, rows in timed.items():
     defaults = [time for row, time in rows if row['is_default']]

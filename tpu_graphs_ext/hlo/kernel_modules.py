@@ -12,6 +12,7 @@ kernel's tile.
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import os
 import re
@@ -47,17 +48,20 @@ def write(folder: str, sources: Sequence[kernel_sources.Source],
   Returns how many, and a message for each tile that the compiler refuses or
   changes. Raises UserError if the folder exists, or nothing can be written.
   """
-  rows, modules = [], []
+  rows, modules, number = [], [], itertools.count()
   for source, ranking in zip(sources, rankings):
     by_name = {kernel.name: kernel for kernel in source.kernels}
     for kernel in ranking.kernels:
+      tile_id = kernel_sources.tile_id(source.name, next(number), kernel.name)
       for row, module in _tiles(by_name[kernel.name], kernel):
-        row['module'] = f'{len(rows):03}_{row["module"]}'
-        rows.append(row)
+        rows.append({**row, 'module': f'{len(rows):03}_{row["module"]}',
+                     'tile_id': tile_id})
         modules.append(module)
   if not rows:
+    advice = '; give a program, not an .npz' if any(
+        source.name.endswith('.npz') for source in sources) else ''
     raise UserError('--modules: no kernel here has a tile of the TPU compiler '
-                    'and others to choose from; give a program, not an .npz')
+                    f'and others to choose from{advice}')
   kept, faults, contents = [], [], {}
   for row, module, (optimized, executable, reason) in zip(
       rows, modules, _compiled(modules, tpu, processes)):
@@ -72,7 +76,8 @@ def write(folder: str, sources: Sequence[kernel_sources.Source],
   contents['modules.json'] = json.dumps(
       {'tpu': libtpu.generation(tpu), 'modules': kept}, indent=1).encode()
   try:
-    with files.new_folder(files.full_path(folder)) as temporary:
+    with files.new_folder(files.full_path(folder), lambda: files.require_new(
+        '--modules', folder)) as temporary:
       for name, content in contents.items():
         files.write_file(os.path.join(temporary, name), content)
   except OSError as error:

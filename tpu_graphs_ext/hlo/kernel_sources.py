@@ -16,6 +16,7 @@ import collections
 import contextlib
 import dataclasses
 import os
+import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any, Callable, Optional
@@ -85,6 +86,15 @@ def read_source(source: Any, shapes: Any = '', tpu: str = schema.DEFAULT_TPU,
   The arguments are those of `CostModel.rank`.
   """
   return compiled(open_source(source, shapes, tpu, jax_python), progress)
+
+
+def tile_id(source: str, number: int, name: str) -> str:
+  """An id of a program's kernel as in the data set: what stands before the last
+  underscore is the program."""
+  place, _, function = os.path.basename(source.rstrip('/')).partition(':')
+  program = '_'.join(filter(None, [place.split('.')[0], function]))
+  kernel = re.sub('[^0-9A-Za-z.]+', '-', name)[:80]
+  return f'{re.sub("[^-0-9A-Za-z]", "_", program)}_{number:03}-{kernel}'
 
 
 def is_program(source: Any) -> bool:
