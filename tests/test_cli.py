@@ -21,6 +21,9 @@ from tpu_graphs_ext import cli
 from tpu_graphs_ext.cli import app, flags
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.files import TEMPORARY
+from tpu_graphs_ext.hlo import kernel_modules, kernel_sources
+from tpu_graphs_ext.serving import tile_search
+from tpu_graphs_ext.serving.tile_ranking import SourceRanking
 from tpu_graphs_ext.tasks.tile import LoadSettings, StatsSettings, TrainSettings
 
 VERBS = list(flags.VERBS)
@@ -61,10 +64,12 @@ def usage_error(capsys, call):
 
 def test_without_stderr_stdout_has_no_messages(tmp_path):
   """And a pipe to another process does not get its number, which hangs."""
-  done = subprocess.run(
-      ['bash', '-c', '"$0" -m tpu_graphs_ext.cli rank none.pb 2>&-',
-       sys.executable], stdout=subprocess.PIPE, check=False, cwd=tmp_path)
-  assert (done.returncode, done.stdout) == (1, b'')
+  for closed, err in ('2>&-', b''), ('>&-', b'error: none.pb: no such file'):
+    done = subprocess.run(
+        ['bash', '-c', f'"$0" -m tpu_graphs_ext.cli rank none.pb {closed}',
+         sys.executable], capture_output=True, check=False, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, b'')
+    assert done.stderr.startswith(err), done.stderr
 
 
 def test_a_command_ends_with_its_code_and_all_of_its_text(tmp_path):
@@ -230,6 +235,33 @@ def test_usage_errors(capsys):
 def test_flags_of_rank_that_do_not_go_together(capsys, words, rule):
   assert cli.main(['rank', '--dir=m', *words.split()]) == 1
   assert rule in capsys.readouterr().err
+
+
+def test_modules_are_written_though_nobody_reads_the_list(
+    monkeypatch, capsys, tmp_path):
+  """And where none can be, what is wrong with the sources is said, too."""
+  def ranked(*unused, **unused_too):
+    return [SourceRanking('f', [], ['a note'], ['one fault'], None)]
+
+  def write(folder, *unused):
+    if not folder.endswith('more'):
+      raise UserError('no kernel here')
+    return 7, ['another']
+
+  def show(*unused):
+    raise BrokenPipeError
+
+  source = kernel_sources.Source('f', [], [], [])
+  monkeypatch.setattr(kernel_sources, 'open_all', lambda *_: [source])
+  monkeypatch.setattr(tile_search, 'rank_sources', ranked)
+  monkeypatch.setattr(kernel_modules, 'write', write)
+  monkeypatch.setattr(flags, 'show', show)
+  for folder, fault in ('none', 'no kernel here'), ('more', 'another'):
+    call = ['rank', 'f', '--tpu=v3', f'--modules={tmp_path}/{folder}']
+    assert cli.main(call) == 1
+    err = capsys.readouterr().err
+    assert f'error: one fault\nerror: {fault}\n' in err
+  assert 'more: 7 modules' in err
 
 
 def test_an_empty_path_is_refused(capsys, monkeypatch, tmp_path):

@@ -170,6 +170,9 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
   """
   if argv is not None:
     return _run(argv)
+  for name in ('stdout', 'stderr'):
+    if getattr(sys, name) is None:  # Closed. Else a pipe gets its number.
+      setattr(sys, name, open(os.devnull, 'w', encoding='utf-8'))
   codes = []
   atexit.register(_leave, codes)  # The first to be registered is the last run.
   sys.stdout.reconfigure(errors='replace')  # Letters that a terminal lacks.
@@ -210,8 +213,6 @@ def _end_at_once(code: int) -> NoReturn:
 
 
 def _run(argv: Sequence[str]) -> int:
-  if sys.stderr is None:  # Closed. Else a pipe gets its number, 2.
-    sys.stderr = open(os.devnull, 'w', encoding='utf-8')
   args = parse(argv)
   imports.quieten()
   _set_up_logging(args.quiet, args.verbose)

@@ -6,6 +6,7 @@ a file is shows in its content, not in its name.
 
 from __future__ import annotations
 
+import codecs
 import math
 import os
 import re
@@ -49,6 +50,7 @@ def read(name: str, content: bytes, jax_python: str = '') -> Program:
   `jax_python` is the Python with jaxlib, for HLO text; '': this one. Raises
   UserError if it is of another kind, damaged, or optimised for a CPU or GPU.
   """
+  content = content.removeprefix(codecs.BOM_UTF8)  # Of editors on Windows.
   start = content.find(_EXPORTED)
   if start > 3:  # The size is before it.
     content = content[start:start + int.from_bytes(
