@@ -35,13 +35,15 @@ def across(tmp_path_factory) -> list[dict]:
   folder = tmp_path_factory.mktemp('across')
   data_root = str(tiny_kernels.write_data_root(folder / 'data'))
   here, there = str(folder / 'here'), str(folder / 'there')
-  one_stack.train_all(data_root, here)
   environment = {key: value for key, value in os.environ.items()
                  if key != 'TF_USE_LEGACY_KERAS'}
   environment['PYTHONPATH'] = PYTHONPATH
-  subprocess.run(
-      [other_python, str(SUPPORT / 'one_stack.py'), data_root, there,
-       here], env=environment, check=True, timeout=1200)
+  with subprocess.Popen(
+      [other_python, str(SUPPORT / 'one_stack.py'), data_root, there, here],
+      env=environment, stdin=subprocess.PIPE) as process:
+    one_stack.train_all(data_root, here)  # Both at once.
+    process.communicate(b'trained', timeout=1200)
+  assert process.returncode == 0
   with open(os.path.join(there, 'said.json'), encoding='utf-8') as file:
     theirs = json.load(file)
   return [{'stack': versions.stack_name(), **{

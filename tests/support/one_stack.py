@@ -1,9 +1,9 @@
 """What each of the two stacks does in test_stacks_across.py.
 
     one_stack.py DATA_ROOT OUT OTHERS
-trains two models for one epoch into the folder OUT, then scores, evaluates and
-predicts with them and with those in the folder OTHERS; all of that goes to
-OUT/said.json.
+trains two models for one epoch into the folder OUT; then, when stdin ends,
+scores, evaluates and predicts with them and with those in the folder OTHERS;
+all of that goes to OUT/said.json.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ def said_of(data_root: str, out: str) -> dict:
 
 if __name__ == '__main__':
   train_all(*sys.argv[1:3])
+  sys.stdin.read()
   with open(os.path.join(sys.argv[2], 'said.json'), 'w') as file:
     json.dump({'stack': versions.stack_name(), **{
         folder: said_of(sys.argv[1], folder) for folder in sys.argv[2:]}}, file)
