@@ -182,6 +182,11 @@ def test_another_test_split(folder, copied, tmp_path, in_process):
   fault(check(folder, copied, tmp_path, data_root=str(root)),
         '24 kernels are not the kernels of the test split',
         'name the data that the model was trained on')
+  # Also where the weights do not fit, so that no kernel is ranked.
+  wide = tiny_handin.change_run(copied, lambda run: run['args'].update(
+      model_kwargs_json='{"width": 5}'))
+  fault(check(folder, wide, tmp_path, data_root=str(root)),
+        '(60, 4) is saved where the class has', '(60, 5)')
 
 
 def test_toy_data(folder, tmp_path, in_process, monkeypatch):

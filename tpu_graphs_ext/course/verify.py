@@ -267,6 +267,8 @@ class _Grader:
     except UserError:  # No train kernel has so many configurations.
       return False
     tried = np.flatnonzero(np.isin(data.test.names, [*odd]))
+    if not len(tried):  # The run file is of another test split.
+      return False
     scores = self._ask(data, tried[:50]).scores  # Enough to tell.
     return bool(scores) and not agreement.differences(
         {name: self._predicted[name] for name in scores}, scores)
