@@ -1,13 +1,14 @@
 """A models.py is imported by its content, not by its path."""
 
 import os
+import subprocess
 import traceback
 
 import pytest
 import tensorflow as tf
 
 from support import tiny_kernels, tiny_models
-from tpu_graphs_ext import load_models
+from tpu_graphs_ext import children, load_models
 from tpu_graphs_ext.data.kernel import Partition
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.engine import compiled_model
@@ -166,7 +167,23 @@ def test_only_faults_of_the_package_keep_their_traceback(
     assert '; see' not in str(raised.value)  # No line of a models.py.
 
 
-def test_a_file_that_cannot_be_imported_and_then_can(tmp_path):
+def test_the_checkout_s_own_package(tmp_path):
+  folder = tmp_path / 'tpu_graphs' / 'baselines' / 'tiles'
+  folder.mkdir(parents=True)
+  (folder / 'implicit.py').write_text('A = 1')
+  path = tmp_path / 'models.py'
+  path.write_text('from tpu_graphs.baselines.tiles import implicit\n'
+                  'from .implicit import A\nB = implicit.A + A')
+  done = subprocess.run(
+      children.command(f'from tpu_graphs_ext import load_models; print('
+                       f'load_models.models_module({str(path)!r}).B)'),
+      env={**os.environ, load_models.ROOT_VARIABLE: str(tmp_path)},
+      capture_output=True, text=True, check=False)
+  assert done.stdout == '2\n', done.stderr
+
+
+def test_a_file_that_cannot_be_imported_and_then_can(tmp_path, monkeypatch):
+  monkeypatch.delenv(load_models.ROOT_VARIABLE, raising=False)
   path = tmp_path / 'models.py'
   for content, said in (('import nowhere_x', 'cannot be imported.*nowhere_x'),
                         ('raise SystemExit(3)', 'SystemExit: 3'),
@@ -180,6 +197,11 @@ def test_a_file_that_cannot_be_imported_and_then_can(tmp_path):
       load_models.models_module(str(path))
   write(path, 3)
   assert load_models.models_module(str(path)).Sizes().width == 3
+  for content in ('from tpu_graphs.baselines.tiles import implicit',
+                  'from . import metrics'):
+    path.write_text(content)
+    with pytest.raises(UserError, match='set TPU_GRAPHS_ROOT to the checkout'):
+      load_models.models_module(str(path))
   for missing in (tmp_path / 'no.py', tmp_path):
     with pytest.raises(UserError, match=r'--models_py: .* be read .* name'):
       load_models.models_module(str(missing))

@@ -22,6 +22,11 @@ from typing import Any
 from tpu_graphs_ext import files
 from tpu_graphs_ext.errors import UserError, reason_of
 
+# Names the checkout of the baseline, whose own package a models.py may import;
+# there a relative import starts from the tile task's folder.
+ROOT_VARIABLE = 'TPU_GRAPHS_ROOT'
+BASELINE_PACKAGE = 'tpu_graphs'
+_BASELINE_FOLDER = f'{BASELINE_PACKAGE}.baselines.tiles'
 # The arguments that each model gets; the graders' script gives them by name.
 _GIVEN = ('num_configs', 'num_ops')
 # What an edit of a model may raise; the last is AutoGraph's for an error whose
@@ -64,7 +69,7 @@ def models_module(models_py: str = '') -> ModuleType:
 
 def _imported(name: str, path: str, source: bytes) -> ModuleType:
   module = ModuleType(name)
-  module.__file__ = path
+  module.__file__, module.__package__ = path, _BASELINE_FOLDER
   sys.modules[name] = module  # A dataclass looks for its module.
   # Tracebacks, and AutoGraph, which reads code again to convert it, find these
   # lines under a name that no file has, however the file is edited.
@@ -74,14 +79,20 @@ def _imported(name: str, path: str, source: bytes) -> ModuleType:
     # Unlike str.splitlines, this splits where Python counts lines.
     text = io.StringIO(importlib.util.decode_source(source)).readlines()
     linecache.cache[lines] = len(source), None, text, lines
+    root = os.environ.get(ROOT_VARIABLE)
+    if root and files.full_path(root) not in sys.path:
+      sys.path.append(files.full_path(root))  # Functions may import later.
     exec(code, vars(module))
   except BaseException as error:
     del sys.modules[name]
     if isinstance(error, KeyboardInterrupt):
       raise
+    missing = str(getattr(error, 'name', ''))
+    advice = (f'set {ROOT_VARIABLE} to the checkout of the baseline that has it'
+              if missing.split('.')[0] == BASELINE_PACKAGE else 'mend the file')
     raise UserError(
         f'--models_py: {path} cannot be imported '
-        f'({type(error).__name__}: {error}); mend the file') from error
+        f'({type(error).__name__}: {error}); {advice}') from error
   return module
 
 

@@ -8,12 +8,11 @@ import sys
 
 from tpu_graphs_ext import load_models
 from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.load_models import BASELINE_PACKAGE
 
 # Installed wherever the baseline runs.
 ALLOWED = ('absl', 'numpy', 'tensorflow', 'tensorflow_gnn',
            'tensorflow_ranking')
-# The checkout's own package; a relative import reaches it too.
-BASELINE_PACKAGE = 'tpu_graphs'
 
 
 def faults_of(path: str) -> list[str]:
@@ -31,6 +30,7 @@ def faults_of(path: str) -> list[str]:
     if isinstance(node, ast.Import):
       names = [alias.name for alias in node.names]
     elif isinstance(node, ast.ImportFrom):
+      # A relative import reaches the checkout's own package.
       names = [BASELINE_PACKAGE if node.level else node.module]
     imported |= {(node.lineno, name.split('.')[0]) for name in names}
     tried = node.body if isinstance(node, ast.Try) else ()

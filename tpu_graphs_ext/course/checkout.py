@@ -20,6 +20,7 @@ from typing import Any
 
 from tpu_graphs_ext import children, files
 from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.load_models import ROOT_VARIABLE
 from tpu_graphs_ext.stacks import imports
 from tpu_graphs_ext.tasks import TILE
 
@@ -28,7 +29,6 @@ COURSE_URL = 'https://github.com/ADAPT-uiuc/tpu_graphs_scripts'
 # The commit that this package was tested with.
 COMMIT = 'ddd187c'
 
-ROOT_VARIABLE = 'TPU_GRAPHS_ROOT'
 MODELS_PY = TILE.baseline_models
 # A folder with these is a checkout.
 _CHECKOUT_FILES = ('tiles_train.py', MODELS_PY)
