@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from support import eager_training, tiny_handin, tiny_kernels
-from tpu_graphs_ext.course import sandbox, verify
+from tpu_graphs_ext.course import sandbox, steps, verify
 from tpu_graphs_ext.data import read
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.data.normalize import FeatureStats
@@ -129,6 +129,8 @@ def test_a_sound_hand_in_passes_and_says_who_graded_it(
      ['line 9 imports tpu_graphs_ext', 'copy what it needs into it']),
     (STUDENT.replace(IMPORT, f'{IMPORT}raise SystemExit(0)\n'), {},
      ['cannot be imported at line 9 (SystemExit: 0)']),
+    (STUDENT.replace(IMPORT, f'{IMPORT}from . import metrics\n'), {},
+     ['cannot be imported at line 9 (ImportError: ', 'with --root or TPU_']),
     (ONE_MORE, {}, ['7 are saved, and the class has 8']),
     (WITH_NAN, {}, ['scores of 12 of 12 test kernels are NaN or infinite']),
     (UNSTEADY, {}, ['gives other scores when it is called again',
@@ -143,13 +145,23 @@ def test_a_sound_hand_in_passes_and_says_who_graded_it(
     (STUDENT, {'model_kwargs_json': '{"width": 5}'},
      ['(60, 4) is saved where the class has', '(60, 5)',
       "models.py, the class's arguments or the data have changed"]),
-], ids=['imports', 'exit', 'one more', 'NaN', 'unsteady', 'leaking',
+], ids=['imports', 'exit', 'no root', 'one more', 'NaN', 'unsteady', 'leaking',
         'reversed', 'class', 'kwargs', 'width'])
 def test_models_py_and_the_run_file(folder, copied, tmp_path, in_process,
                                     source, args, parts):
   model_dir = tiny_handin.change_run(
       copied, lambda run: run['args'].update(args))
   fault(check(folder, model_dir, tmp_path, source), *parts)
+
+
+def test_classes_that_models_py_could_not_register(monkeypatch):
+  """Keras misses them only because the import has failed."""
+  monkeypatch.setitem(steps.ANSWER, 'faults', [])
+  monkeypatch.setattr(tf.keras.models, 'load_model', mock.Mock(
+      side_effect=ValueError("Unknown loss function: 'mine'")))
+  for has_classes in (False, True):
+    assert steps.load_keras('', has_classes) is None
+    assert len(steps.ANSWER['faults']) == has_classes
 
 
 # ---------------------------------------------------------------- the data

@@ -55,7 +55,7 @@ def fault(text: str, error: BaseException | None = None,
 def run(request: dict) -> None:
   """Takes all steps; each returns None after a fault."""
   module = import_models(request['module'])
-  saved = load_keras(request['model_dir'])
+  saved = load_keras(request['model_dir'], module is not None)
   model = module and request['args'] and build(module, request)
   if not (model and request['graphs']):
     return
@@ -82,14 +82,24 @@ def import_models(name: str):
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__)
              if os.path.basename(frame.filename) == 'models.py']
     where = f' at line {lines[-1]}' if lines else ''
-    return fault(f'models.py cannot be imported{where}', error)
+    advice = ''
+    # Without the checkout, which a relative import needs too.
+    if name == 'models' and isinstance(error, ImportError) and (
+        (error.name or '').split('.')[0] == 'tpu_graphs'
+        or 'relative import' in str(error)):
+      advice = ("it needs the checkout's own package: name the checkout with "
+                '--root or TPU_GRAPHS_ROOT')
+    return fault(f'models.py cannot be imported{where}', error, advice)
 
 
-def load_keras(path: str):
+def load_keras(path: str, has_classes: bool):
   try:
     with tf.keras.utils.custom_object_scope({'CombinedLoss': CombinedLoss}):
       saved = tf.keras.models.load_model(path)
   except Exception as error:
+    # What models.py would have registered is unknown.
+    if isinstance(error, ValueError) and not has_classes:
+      return None
     return fault('the model folder cannot be loaded by Keras with its loss, '
                  'metrics and optimizer', error, 'copy the whole folder again '
                  'from where it was trained; register your own classes in '
