@@ -111,6 +111,13 @@ def test_no_two_groups_have_one_name(tmp_path):
         run_info(note=note) for note in notes))
     assert first.name == f'TinyRanker {first.runs[0].name[:8]}'
     assert first.name != second.name
+  for names in (('model_1', 'model_2'), ('a/model_1', 'b/model_1')):
+    both = [runs.Run(f'{name.replace("model", "run_experiment")}.jsonz',
+                     run_info(note='x' * (60 + number)), None)
+            for number, name in enumerate(names)]
+    first, second = runs.grouped(both)
+    assert first.name != second.name
+    assert len({*runs.short_names(both).values()}) == 2
 
 
 def test_of_a_damaged_curve_nothing_is_read(tmp_path):

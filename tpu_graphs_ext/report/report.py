@@ -13,7 +13,7 @@ from tpu_graphs_ext import files
 from tpu_graphs_ext.engine.evaluate import ForeignRanker
 from tpu_graphs_ext.report import KERNELS, compare, kernels, page
 from tpu_graphs_ext.report.compare import Comparison, Looks, measures_of
-from tpu_graphs_ext.report.runs import Group, find, grouped, shown
+from tpu_graphs_ext.report.runs import Group, find, grouped, short_names, shown
 from tpu_graphs_ext.tasks import ShippedTask
 from tpu_graphs_ext.tasks.tile import LoadSettings
 
@@ -82,8 +82,9 @@ def frame_of(groups: Sequence[Group], comparison: Optional[Comparison],
   measured = {result.run.run_path: result.rows[columns].mean()
               for of in (comparison.groups.values() if comparison else ())
               for result in of if result.run}
+  names = short_names([run for group in groups for run in group.runs])
   frame = pd.DataFrame([
-      {'group': group.name, 'run': run.name[:8], **run.record(task.top_ks),
+      {'group': group.name, 'run': names[run], **run.record(task.top_ks),
        **measured.get(run.run_path, dict.fromkeys(columns, np.nan))}
       for group in groups for run in group.runs])
   numbers = frame.columns.difference(['group', 'run', 'written'])

@@ -163,9 +163,18 @@ def grouped(runs: Iterable[Run]) -> list[Group]:
             for group in members.values()]
   labels = [_label(group[0], [other[0] for other in groups])
             for group in groups]
+  names = short_names(sum(groups, []))
   return [Group(label if labels.count(label) == 1 and len(label) <= 60
-                else f'{group[0].model} {group[0].name[:8]}', group)
+                else f'{group[0].model} {names[group[0]]}', group)
           for group, label in zip(groups, labels)]
+
+
+def short_names(runs: Sequence[Run]) -> dict[Run, str]:
+  """8 characters of each name; all, or the run file's path, if not unique."""
+  ways = [(run.name[:8], run.name, run.run_path) for run in runs]
+  counts = collections.Counter(name for way in ways for name in {*way})
+  return {run: next((name for name in way if counts[name] == 1), way[-1])
+          for run, way in zip(runs, ways)}
 
 
 def _label(run: Run, others: Sequence[Run]) -> str:
