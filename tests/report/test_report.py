@@ -17,9 +17,9 @@ from support import (
 from support.tiny_runs import Page, run_info, write_run
 from tpu_graphs_ext import cli
 from tpu_graphs_ext.data import read
-from tpu_graphs_ext.engine import evaluate
+from tpu_graphs_ext.engine import evaluate, predictions_csv
 from tpu_graphs_ext.report import page, report, runs
-from tpu_graphs_ext.tasks import TILE, api
+from tpu_graphs_ext.tasks import LAYOUT, TILE, api
 from tpu_graphs_ext.tasks.tile import LoadSettings
 
 UNMEASURED = ['Learning curves', 'Runs']
@@ -96,7 +96,8 @@ def test_scores_of_one_name_take_no_other_ones_place(
       str(trained / 'data' / 'valid'))}
   content = made(
       [trained / 'out'], tmp_path / 'report.html', num_kernels=0, foreign=[
-          evaluate.ForeignRanker(name, TILE, scores) for name in (
+          lambda _, name=name: evaluate.ForeignRanker(name, TILE, scores)
+          for name in (
               f'{group.name}.npz', 'a/s.npz', 'b/s.npz', 'mine.npz')])
   check_page(content)
   for name in (group.name, f'{group.name}.npz', 'a/s.npz', 'b/s.npz', 'mine'):
@@ -122,8 +123,20 @@ def test_layout_runs(layout_run, tmp_path):
   layouts, root = layout_run
   tiny_handin.copy_run(layouts.model_dir, tmp_path / 'one')
   copies_of(layouts.model_dir, tmp_path)
-  read = check_page(made([tmp_path], tmp_path / 'r.html', tiny_layout_models))
-  for text in (f'{root}/xla/random/valid', 'xla/random', 'valid_1',
+  programs = LAYOUT.read(f'{root}/xla/random/valid', LAYOUT.loading())
+  np.savez(tmp_path / 'mine.npz', **{
+      program.name: program.runtime_ns for program in programs})
+  predictions_csv.write(tmp_path / 'first.csv', [
+      (f'layout:xla:{search}:{program.name}', range(program.num_configs))
+      for program in programs for search in ('random', 'default')])
+  read = check_page(made(
+      [tmp_path], tmp_path / 'r.html', tiny_layout_models, foreign=[
+          lambda loading: evaluate.read_scores(
+              str(tmp_path / 'mine.npz'), loading),
+          lambda loading: evaluate.read_predictions(
+              str(tmp_path / 'first.csv'), loading)]))
+  for text in ('Mine wins: ', 'mine \u2212 first',
+               f'{root}/xla/random/valid', 'xla/random', 'valid_1',
                'learning_rate=0.5', ' \u2212 ', 'random layouts'):
     assert text in read.text, text
   tau = f'{abs(layouts.run_info["final_kendall"]["val"]):.3f}'

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import functools
 import glob
 import json
 import logging
@@ -172,10 +173,10 @@ def foreign_flags(task: ShippedTask) -> Iterable[Flag]:
              f'{task.problem}s', [], nargs='+', action='extend')
 
 
-def foreign(args: argparse.Namespace, loading: Loading) -> list[Any]:
-  """The `ForeignRanker`s that those flags name."""
+def foreign(args: argparse.Namespace) -> list[Callable]:
+  """By `Loading`, each `ForeignRanker` that those flags name."""
   from tpu_graphs_ext.engine import evaluate
-  return [read(path, loading) for read, paths in (
+  return [functools.partial(read, path) for read, paths in (
       (evaluate.read_scores, args.scores),
       (evaluate.read_predictions, args.predictions)) for path in paths]
 

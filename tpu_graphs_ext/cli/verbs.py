@@ -70,7 +70,7 @@ def evaluate(args: Namespace) -> None:
   if args.csv:
     task.evaluation.CSV.check(args.csv)
   loading = flags.loading(args)
-  rankers = flags.foreign(args, loading)
+  rankers = [read(loading) for read in flags.foreign(args)]
   named = ','.join(args.dir or ([] if rankers else ['pretrained']))
   evaluations = api.evaluate_all(
       flags.models_for(filter(None, named.split(',')), getattr(args, 'tpu', ''),
@@ -197,10 +197,9 @@ def stats(args: Namespace) -> None:
 def report(args: Namespace) -> None:
   flags.say_loading()
   from tpu_graphs_ext.report import report
-  loading = flags.given(args, LoadSettings)
   print(report.report(
       args.runs, out=args.out, data=args.data, num_kernels=args.kernels,
-      loading=loading, foreign=flags.foreign(args, loading)))
+      loading=flags.given(args, LoadSettings), foreign=flags.foreign(args)))
 
 
 @flags.verb(

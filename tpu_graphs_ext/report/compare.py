@@ -112,8 +112,8 @@ def measured(groups: Sequence[Group], data: str, loading: LoadSettings,
     source = run.model_dir
     try:
       task = run.task
-      run_loading = _loading_of(task, run, loading, only_root)
-      collection = task.collection(run.info['args'], run_loading)
+      run_loading = loading_of(run, loading, only_root)
+      collection = task.collection(run.info['args'])
       source = data or os.path.join(run_loading.data_root, *collection, 'valid')
       comparison = comparison or Comparison(task, source, evaluate.labelled(
           task.read(source, run_loading), source, task))
@@ -148,13 +148,13 @@ def named(groups: Sequence[Group], foreign: Sequence[evaluate.AnyRanker]
           else ranker.class_name: ranker for ranker in foreign}
 
 
-def _loading_of(task: ShippedTask, run: Run, asked: LoadSettings,
-                only_root: str) -> Loading:
+def loading_of(run: Run, asked: LoadSettings, only_root: str = '') -> Loading:
   """How to load a run: as asked, else with the folders it was trained with."""
-  default = task.loading()
+  task, default = run.task, run.task.loading()
   chosen = {name: value for name, value in vars(asked).items()
             if name in vars(default)}
   chosen['models_py'] = run.models_py
+  chosen.update(zip(task.collection_args, task.collection(run.info['args'])))
   if asked.stats not in task.loading.STATS:
     chosen['stats'] = 'train'
   if asked.data_root == asked.task.loading.data_root:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Optional
 
 import numpy as np
@@ -11,6 +11,7 @@ import pandas as pd
 
 from tpu_graphs_ext import files
 from tpu_graphs_ext.engine.evaluate import ForeignRanker
+from tpu_graphs_ext.engine.settings import Loading
 from tpu_graphs_ext.report import KERNELS, compare, kernels, page
 from tpu_graphs_ext.report.compare import Comparison, Looks, measures_of
 from tpu_graphs_ext.report.runs import Group, find, grouped, short_names, shown
@@ -22,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 def report(paths: Sequence[str], *, out: str, data: str = '',
            num_kernels: int = KERNELS, loading: LoadSettings = LoadSettings(),
-           foreign: Sequence[ForeignRanker] = ()) -> str:
+           foreign: Sequence[Callable[[Loading], ForeignRanker]] = ()) -> str:
   """Writes a page about training runs; returns its path.
 
   What cannot be read or measured is named in the page and in the log.
@@ -30,8 +31,10 @@ def report(paths: Sequence[str], *, out: str, data: str = '',
   Args:
     paths: model folders, run files, or folders of them.
     out: the file to write.
-    data, foreign, loading: see `compare.measured`; its models_py may name a
-      file for each of the paths.
+    data, loading: see `compare.measured`; its models_py may name a file for
+      each of the paths.
+    foreign: read scores of other models for the first run's task and
+      collection.
     num_kernels: of the worst and of the best kernels of each group.
 
   Raises UserError if there is no run, there are runs of two tasks, the extra
