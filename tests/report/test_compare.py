@@ -162,6 +162,20 @@ def test_tables_of_runs(monkeypatch, undrawn):
   assert 'nan' not in str(section)
 
 
+def test_curves_without_a_number_are_left_out():
+  curves = {'train_loss': [3.0, 1.0], 'val_loss': [np.nan, np.nan],
+            'val_opa': [None, None]}
+  groups = [runs.Group('Mine', [runs.Run(
+      'run_1.jsonz', {**run_info(), 'train_curve': curves}, None)])]
+  looks = compare.looks_of(['Mine'], TILE)
+  loss, = report.learning_curves(groups, looks)
+  assert loss.said == 'training: 3 at first, 1 at epoch 2, 1 at best'
+  curves['train_loss'] = [np.inf, 1e308]
+  groups = [runs.Group('Mine', [runs.Run(
+      'run_1.jsonz', {**run_info(), 'train_curve': curves}, None)])]
+  assert report.learning_curves(groups, looks) == []
+
+
 # ------------------------------------------------------------------- the page
 
 

@@ -1,6 +1,7 @@
 """Finding runs, whatever else lies there, and grouping them."""
 
 import gzip
+import math
 import pathlib
 
 import pytest
@@ -53,6 +54,10 @@ SPOILED = [
     (lambda folder: write_run(
         folder, {**run_info('Other'), 'final_error': {}, 'settings': {}},
         with_model=True), "the baseline's trainer cannot continue one"),
+    (lambda folder: write_run(
+        folder, {**run_info('Other'), 'train_curve': {
+            'val_loss': [math.nan, 1e308], 'val_opa': [None, 0.5]}},
+        with_model=True), 'its val_loss have no finite value, so they are not'),
     (lambda folder: write_run(folder, run_info('Other')),
      'its model folder is not beside it'),
 ]

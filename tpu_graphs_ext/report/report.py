@@ -45,12 +45,14 @@ def report(paths: Sequence[str], *, out: str, data: str = '',
   runs, problems = find(paths, [
       each.models_py for each in loading.for_each(len(paths))])
   groups = grouped(runs)
-  comparison = compare.measured(groups, data, loading, problems, foreign)
+  rankers = [read(compare.loading_of(groups[0].runs[0], loading))
+             for read in foreign]
+  comparison = compare.measured(groups, data, loading, problems, rankers)
   for problem in problems:
     _log.warning('%s', problem)
   task = groups[0].runs[0].task
   looks = compare.looks_of(
-      [*(group.name for group in groups), *compare.named(groups, foreign)],
+      [*(group.name for group in groups), *compare.named(groups, rankers)],
       task)
   content = page.render(
       comparison=comparison and compare.section(comparison, looks),
@@ -151,24 +153,29 @@ def learning_curves(every: Sequence[Group], looks: Looks) -> list[page.Figure]:
   """OPA of all groups in one figure, and the losses of each."""
   groups = [group for group in every
             if any(not run.curve.empty for run in group.runs)]
-  return groups and [
+  figures = [
       _curves('Validation OPA by epoch', 'OPA', looks,
               [(group, 'val_opa', '-', group.name) for group in groups]),
       *(_curves(f'Loss of {group.name} by epoch', 'loss', looks,
                 [(group, 'train_loss', '--', 'training'),
                  (group, 'val_loss', '-', 'validation')]) for group in groups)]
+  return [figure for figure in figures if figure]
 
 
 def _curves(title: str, label: str, looks: Looks,
-            lines: Sequence[tuple[Group, str, str, str]]) -> page.Figure:
-  """A line for each (group, column, line style, name), thin ones for runs."""
+            lines: Sequence[tuple[Group, str, str, str]]
+            ) -> Optional[page.Figure]:
+  """A line for each (group, column, line style, name), thin ones for runs;
+  None without a number."""
   from matplotlib import ticker
   means = []
   for group, key, style, name in lines:
-    curves = [run.curve[key] for run in group.runs if key in run.curve]
-    if curves:  # Up to the epoch that all runs reached.
-      means.append((group, key, style, name, pd.concat(
-          curves, axis=1).dropna().mean(axis=1)))
+    curves = [run.curve[key] for run in group.runs
+              if key in run.curve and run.curve[key].notna().any()]
+    if curves:  # Up to the epoch that all of these reached.
+      mean = pd.concat(curves, axis=1).dropna().mean(axis=1)
+      if not mean.empty:
+        means.append((group, key, style, name, mean))
 
   def draw(axes):
     for group, key, style, name, mean in means:
@@ -187,6 +194,7 @@ def _curves(title: str, label: str, looks: Looks,
 
   said = '; '.join(
       f'{name}: {mean.iloc[0]:.4g} at first, {mean.iloc[-1]:.4g} at epoch '
-      f'{len(mean)}, {mean.max() if label == "OPA" else mean.min():.4g} at '
+      f'{mean.index[-1]}, {mean.max() if label == "OPA" else mean.min():.4g} at '
       'best' for *_, name, mean in means)
-  return page.Figure(title, said, page.svg(draw, 2.5 + 0.16 * len(lines)))
+  return page.Figure(title, said, page.svg(
+      draw, 2.5 + 0.16 * len(lines))) if means else None

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Optional
 
+import numpy as np
 import pandas as pd
 
 from tpu_graphs_ext.engine import artifacts
@@ -32,7 +33,7 @@ class Run:
     model, kwargs, flags: class, arguments, and what else it was trained with.
     settings: of this package's `train`; empty for a run of the baseline's.
     curve: train_loss, train_opa, val_loss and val_opa by epoch, from 1; empty
-      if the run file has them only in part.
+      if the run file has them only in part. NaN where it is no float32.
   """
 
   def __init__(self, run_path: str, info: dict[str, Any],
@@ -60,6 +61,7 @@ class Run:
       curve = pd.DataFrame()
     self.curve = curve.drop(columns='epoch', errors='ignore').set_axis(
         pd.RangeIndex(1, len(curve) + 1, name='epoch'))
+    self.curve = self.curve.where(self.curve.abs() <= np.finfo(np.float32).max)
 
   def record(self, ks: Iterable[int]) -> dict[str, Any]:
     """What the run file says, a cell for each column of the tables of runs.
@@ -143,6 +145,9 @@ def _read(path: str, problems: list[str]) -> Run:
   else:
     problems.append(f'{path}: its model folder is not beside it, so only what '
                     'the run file says is here; copy the folder there')
+  if nothing := [key for key in run.curve if run.curve[key].isna().all()]:
+    problems.append(f'{path}: its {" and ".join(nothing)} have no finite value,'
+                    ' so they are not drawn')
   if not info.get('final_error'):  # Trainers measure their best model at last.
     problems.append(f'{path}: the run is not finished; this is its state at '
                     f'epoch {len(run.curve)}' + (
