@@ -43,6 +43,13 @@ def test_measures_by_hand():
   assert evaluation.model == 'm/ 1.5' and 'm/ 1.5 ' in evaluation.text()
 
 
+def test_large_integers_keep_their_order():
+  for dtype, offset in (np.int64, 2**62), (np.uint64, 2**63), (object, 2**70):
+    scores = {name: np.array([offset + us for us in RUNTIMES[name]], dtype)
+              for name in RUNTIMES}
+    assert (tpu_graphs_ext.measure(KERNELS, scores).rows['opa'] == 1).all()
+
+
 def test_equal_scores_are_no_order(caplog):
   scores = {'net_a': [1, 2, 3, 4], 'net_b': [7, 7]}
   tpu_graphs_ext.measure(KERNELS, scores)
@@ -75,6 +82,8 @@ def test_duplicates_come_last_unless_kept():
     ({'net_a': [1, 2, 3, 4j], 'net_b': [1, 2]}, 'are complex128; scores'),
     ({'net_a': ['1', '2', '3', '4'], 'net_b': [1, 2]}, 'must be real numbers'),
     ({'net_a': [1, 2, 3, 10**400], 'net_b': [1, 2]}, 'must be real numbers'),
+    ({'net_a': np.ma.array([1, 2, 3, 4], mask=[0, 0, 0, 1]), 'net_b': [1, 2]},
+     'net_a: they are a masked array; fill it; scores must be real numbers'),
     ({1: [1], 'net_b': [1, 2]}, 'it has 1, net_b'),
     ({'net_a': None, 'net_b': [1, 2]}, 'net_a')])
 def test_scores_that_cannot_be_used(scores, message):

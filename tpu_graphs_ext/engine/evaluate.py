@@ -74,10 +74,18 @@ class ForeignRanker:
       return _of_order(self.of[problem.name], configs,
                        f'{self.name}: {problem.name}')
     try:
-      scores = np.asarray(self.of[problem.name])
+      scores = self.of[problem.name]
+      if isinstance(scores, np.ma.MaskedArray):
+        raise TypeError('they are a masked array; fill it')
+      scores = np.asarray(scores)
       if scores.dtype.kind not in 'biufO':
         raise TypeError(f'they are {scores.dtype.name}')
-      scores = scores.astype(np.float64)
+      given, scores = scores, scores.astype(np.float64)
+      if (abs(scores) >= 2**53).any() and all(
+          isinstance(each, (int, np.integer)) for each in given.flat):
+        # Alone their order counts, of which floats would lose some.
+        scores = np.unique(given, return_inverse=True)[1].astype(
+            np.float64).reshape(given.shape)
     except (TypeError, ValueError, OverflowError) as error:
       raise UserError(f'{self.name}: {problem.name}: {error}; scores must be '
                       'real numbers') from error
