@@ -98,9 +98,12 @@ def test_scores_of_one_name_take_no_other_ones_place(
       [trained / 'out'], tmp_path / 'report.html', num_kernels=0, foreign=[
           lambda _, name=name: evaluate.ForeignRanker(name, TILE, scores)
           for name in (
-              f'{group.name}.npz', 'a/s.npz', 'b/s.npz', 'mine.npz')])
+              f'{group.name}.npz', 'a/s.npz', 'b/s.npz', 'mine.npz',
+              'default tile.npz', 'random tiles')])
   check_page(content)
-  for name in (group.name, f'{group.name}.npz', 'a/s.npz', 'b/s.npz', 'mine'):
+  for name in (group.name, f'{group.name}.npz', 'a/s.npz', 'b/s.npz', 'mine',
+               'default tile', 'default tile.npz', 'random tiles',
+               './random tiles'):
     assert f'>{name}</' in content, name
 
 

@@ -141,11 +141,14 @@ def measured(groups: Sequence[Group], data: str, loading: LoadSettings,
 
 def named(groups: Sequence[Group], foreign: Sequence[evaluate.AnyRanker]
           ) -> dict[str, evaluate.AnyRanker]:
-  """Scores of other models by name: whole paths where two share one."""
-  names = [*(group.name for group in groups),
-           *(ranker.class_name for ranker in foreign)]
-  return {ranker.name if names.count(ranker.class_name) > 1
-          else ranker.class_name: ranker for ranker in foreign}
+  """Scores of other models by name: whole paths where two share one, with who
+  else chooses, too."""
+  taken = [DEFAULT, f'random {groups[0].runs[0].task.choices}',
+           *(group.name for group in groups)]
+  names = [*taken, *(ranker.class_name for ranker in foreign)]
+  return {ranker.class_name if names.count(ranker.class_name) == 1
+          else './' * (ranker.name in taken) + ranker.name: ranker
+          for ranker in foreign}
 
 
 def loading_of(run: Run, asked: LoadSettings, only_root: str = '') -> Loading:
