@@ -1,5 +1,6 @@
 """Sections of the page, of results that are written by hand, and its parts."""
 
+import dataclasses
 import os
 import sys
 import warnings
@@ -114,6 +115,19 @@ def test_a_long_legend_leaves_room_for_the_curves():
   with warnings.catch_warnings():
     warnings.simplefilter('error', UserWarning)
     compare.distribution(values, measure, looks)
+
+
+def test_names_stand_in_figures_as_they_are():
+  compared = comparison([0.0, 0.5], [0.1, 0.4], [0.2, 0.3])
+  names = '_mine', r'a$\bad$', '模型'
+  compared = dataclasses.replace(compared, groups=dict(zip(
+      names, compared.groups.values())))
+  measure, values = next(iter(compared.values.items()))
+  with warnings.catch_warnings():
+    warnings.simplefilter('error')
+    svg = compare.distribution(
+        values, measure, compare.looks_of(names, TILE)).svg
+  assert all(f'{name}<' in svg for name in names)
 
 
 def test_paired_differences():

@@ -328,7 +328,7 @@ def distribution(values: pd.DataFrame, measure: Measure,
     for name, of in known.items():
       look = looks[name]
       axes.ecdf(of.clip(lower=0), color=look.colour, ls=look.line, lw=1.6,
-                marker=look.mark, ms=4.5, label=name,
+                marker=look.mark, ms=4.5, label=f' {name}',
                 markevery=max(1, len(of) // 5))
     axes.set(xlabel='slowdown in % (log scale above 1 %)', ylim=(0, 1.02),
              ylabel='share of the kernels')

@@ -93,6 +93,7 @@ def _slowdown(kernel: Kernel) -> np.ndarray:
 def _scatter(kernel: Kernel, look: Look, scores: Scores, best: int,
              tau: float) -> page.Figure:
   """Measured time by predicted place."""
+  from matplotlib import ticker
   by_place = _slowdown(kernel)[scores.order]  # Of the first to try, ...
   best_place = int(np.flatnonzero(scores.order == best)[0]) + 1
 
@@ -106,6 +107,7 @@ def _scatter(kernel: Kernel, look: Look, scores: Scores, best: int,
     page.log_scale(axes, 'y', 0, float(by_place.max()))
     axes.set_xscale('log')
     axes.xaxis.set_major_formatter('{x:,.0f}')
+    axes.xaxis.set_minor_formatter(ticker.LogFormatter())  # Without formulas.
     axes.set(xlabel='predicted place; 1 is tried first (log scale)',
              ylabel='% over the best (log scale\nabove 1 %)')
     axes.grid(True)

@@ -10,6 +10,7 @@ import io
 import math
 import re
 import textwrap
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Optional
 
@@ -105,7 +106,8 @@ _STYLE = {
     'axes.titlesize': 9, 'axes.labelsize': 8.5, 'legend.fontsize': 8.5,
     'axes.facecolor': 'none', 'axes.spines.top': False,
     'axes.spines.right': False, 'grid.color': LINE, 'grid.linewidth': 0.6,
-    'axes.axisbelow': True, 'legend.frameon': False}
+    'axes.axisbelow': True, 'legend.frameon': False,
+    'text.parse_math': False}
 
 
 class Look(NamedTuple):
@@ -117,12 +119,17 @@ class Look(NamedTuple):
 
 
 def svg(draw: Callable, height: float = 2.6, width: float = WIDTH) -> str:
-  """An SVG document of axes that `draw` fills, with a legend; inches."""
+  """An SVG document of axes that `draw` fills, with a legend; inches.
+
+  Labels of names begin with a blank, as matplotlib hides those with an _.
+  """
   # Not pyplot: its backend is the notebook's.
   import matplotlib
   from matplotlib.figure import Figure
   content = io.StringIO()
-  with matplotlib.rc_context(_STYLE):
+  with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
+    # The browser has other fonts.
+    warnings.filterwarnings('ignore', r'Glyph .* missing from')
     figure = Figure(figsize=(width, height), layout='constrained')
     axes = figure.subplots()
     draw(axes)

@@ -185,7 +185,7 @@ def _curves(title: str, label: str, looks: Looks,
           axes.plot(run.curve[key], color=look.colour, lw=0.7, alpha=0.5,
                     ls=style)
       # Marks, as a line of a single epoch would not be seen.
-      axes.plot(mean, color=look.colour, lw=1.8, ls=style, label=name,
+      axes.plot(mean, color=look.colour, lw=1.8, ls=style, label=f' {name}',
                 marker=look.mark, ms=4, markevery=max(1, len(mean) // 6))
     axes.set(xlabel='epoch', ylabel=label)
     axes.grid(True)
@@ -194,7 +194,7 @@ def _curves(title: str, label: str, looks: Looks,
 
   said = '; '.join(
       f'{name}: {mean.iloc[0]:.4g} at first, {mean.iloc[-1]:.4g} at epoch '
-      f'{mean.index[-1]}, {mean.max() if label == "OPA" else mean.min():.4g} at '
-      'best' for *_, name, mean in means)
+      f'{mean.index[-1]}, {mean.max() if label == "OPA" else mean.min():.4g} '
+      'at best' for *_, name, mean in means)
   return page.Figure(title, said, page.svg(
       draw, 2.5 + 0.16 * len(lines))) if means else None

@@ -168,7 +168,7 @@ def grouped(runs: Iterable[Run]) -> list[Group]:
             for group in members.values()]
   labels = [_label(group[0], [other[0] for other in groups])
             for group in groups]
-  names = short_names(sum(groups, []))
+  names = short_names([run for group in groups for run in group])
   return [Group(label if labels.count(label) == 1 and len(label) <= 60
                 else f'{group[0].model} {names[group[0]]}', group)
           for group, label in zip(groups, labels)]
