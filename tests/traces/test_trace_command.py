@@ -92,6 +92,12 @@ def test_a_step_takes_what_its_kernels_are_predicted_to_take(tmp_path):
   learned = analysis.calibrated(traces[0])
   step = analysis.compared(traces[1], None, learned).step
   assert (step['measured_us'], step['predicted_us']) == (230, 430)
+  nccl = tiny.write(tmp_path / 'nccl.json', [
+      tiny.step(1, 0, 100), launch(1, 20), kernel(1, 30, 90, 'ncclKernel')])
+  learned_less = analysis.calibrated(nccl)  # Of communication alone.
+  step = analysis.compared(traces[1], None, learned_less).step
+  assert (step['measured_us'], step['predicted_us']) == (230, None)
+  assert analysis.compared(nccl, None, learned_less).step['predicted_us'] == 120
   # Without a launch nothing is known of the host.
   alone = tiny.write(tmp_path / 'alone.json', [
       launch(2, 20), kernel(1, 30, 40, ADD)])
@@ -117,7 +123,7 @@ def test_several_traces_and_a_sweep(trace, tmp_path, capsys):
   step = json.loads(out)['step']
   assert step['predicted_us'] is None and step['profiler_us'] == 2 * .5 + 2 * 4
   _, out, _ = run(capsys, trace, '--step=2', '--hardware', path)
-  assert 'measured 100.0, not predicted: this needs --calibrate on a pro' in out
+  assert 'measured 100.0, not predicted: this needs --calibrate on such ' in out
   content = json.loads(sweep.read_text())
   for odd in {'operator': '1', 'runtime': -1, 'x': 1}, 5:
     content['tpu_graphs_ext_sweep'] = odd

@@ -95,12 +95,14 @@ def compared(path: str, steps: Optional[Sequence[int]],
 
 def _step(trace: kineto.Trace, learned: Calibration, means: dict,
           recorded: dict) -> dict[str, Any]:
-  """Microseconds of a step, None where no host is known, and the steps left
-  out; {} without a launch."""
+  """Microseconds of a step, None where no host or no kernel but communication
+  is known, and the steps left out; {} without a launch."""
   (predicted, measured, busy, slow), (known, *_) = (
       replay.replay(trace, learned.host, times)
       for times in (means, {**means, **recorded}))
-  if replay.PAUSE not in learned.host:
+  # Formulas say something of every kernel but communication.
+  if replay.PAUSE not in learned.host or not (
+      learned.formulas or recorded.keys() == means.keys()):
     predicted = known = None
   count = len({call.step for call in trace.calls} - {None}) or 1
   calls = collections.Counter(call.kind for call in trace.calls)
@@ -126,7 +128,8 @@ def _work_of(path: str, steps: Optional[Sequence[int]]) -> kineto.Trace:
 def _step_lines(trace, measured, predicted, known, busy, added, slow) -> list:
   what = ('A step, from the end of one to the end of the next' if trace.steps
           else 'From the first launch to the last end')
-  said = 'not predicted: this needs --calibrate on a program too, for the host'
+  said = ('not predicted: this needs --calibrate on such kernels, and on a '
+          'program, for the host')
   if predicted is not None:
     said = 'predicted ' + ', with communication as recorded '.join(
         f'{us:,.1f} ({100 * (us / measured - 1):+.1f} %)'
