@@ -31,6 +31,7 @@ def swept(tmp_path, monkeypatch):
     return sweep.sweep(path, str(tmp_path / 'out'),
                        retry_failed=retry_failed), crew
 
+  of.out = tmp_path / 'out'
   return of
 
 
@@ -146,6 +147,41 @@ def test_a_search_goes_on_with_what_it_drew(swept):
   assert len(swept(**more)[1].done) == 4
   # Other seeds: another search.
   assert len(swept(**{**search, 'seeds': [5]})[1].done) == 6
+
+
+def drawn(out):
+  """States of Optuna's trials of the only study in a folder."""
+  study, = (storage := trials._storage(str(out))).get_all_studies()
+  return [trial.state.name
+          for trial in storage.get_all_trials(study._study_id)]
+
+
+@pytest.mark.parametrize('method', ['random', 'bayes'])
+def test_a_search_draws_all_that_there_are_and_ends(swept, method, caplog):
+  """Ten configurations, in two models of different sizes, and twelve asked."""
+  search = {'models': ['TinyRanker', {
+      'model': 'TinyRanker', 'kwargs': {'width': {'min': 3, 'max': 12}}}],
+            'kwargs': {'width': [3, 4]}, 'seeds': [0],
+            'search': {'method': method, 'configurations': 12}}
+  board, crew = swept(**search)
+  assert sorted(widths(crew.done)) == [(width, 0) for width in range(3, 13)]
+  assert 'configurations: there are only 10, not 12' in caplog.text
+  before = drawn(swept.out)
+  assert set(before) == {'COMPLETE', 'FAIL'}  # None runs for ever.
+  again, crew = swept(**search)
+  assert again.trials.equals(board.trials) and not crew.done
+  assert drawn(swept.out) == before
+
+
+def test_a_search_takes_what_a_grid_trained(swept):
+  board, _ = swept()
+  search = {'search': {'method': 'bayes', 'configurations': 2}}
+  found, crew = swept(**search)
+  assert not crew.done and len(found.groups) == 2
+  again, crew = swept(**search)
+  assert not crew.done and again.trials.equals(found.trials)
+  assert set(again.trials['attempts']) == {1}
+  assert swept()[0].trials.equals(board.trials)
 
 
 def test_the_command(swept, tmp_path, capsys):

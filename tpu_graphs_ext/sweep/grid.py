@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import itertools
 import json
+import logging
 import math
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, Optional, Union
@@ -20,6 +21,7 @@ from tpu_graphs_ext.engine.settings import (
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.tasks import TASKS, TILE
 
+_log = logging.getLogger(__name__)
 MOST_TRIALS = 100_000
 # Settings that the sweep gives each trial.
 _OWN_SETTINGS = {'model', 'model_kwargs_json', 'seed', 'data_root', 'out_dir',
@@ -98,6 +100,11 @@ class Configuration:
   model: str
   kwargs: dict = dataclasses.field(default_factory=dict)
   settings: dict = dataclasses.field(default_factory=dict)
+
+  @property
+  def text(self) -> str:
+    """The same for equal ones, however their objects are ordered."""
+    return json.dumps(dataclasses.asdict(self), sort_keys=True)
 
 
 class ModelSpace(NamedTuple):
@@ -191,6 +198,24 @@ class Grid:
       yield from map(model.configuration,
                      itertools.product(*model.values.values()))
 
+  def limit_search(self, path: str) -> None:
+    """Lowers what a search draws to the different ones that there are."""
+    asked, there = self.search.configurations, set()
+    for model in self.models:
+      # Numbers from 0 stand for those of a range.
+      numbers = (range(values.max - values.min + 1 if type(values.min) is type(
+          values.max) is int else asked)[:asked] if isinstance(
+              values, Range) else values for values in model.values.values())
+      for chosen in itertools.product(*numbers):
+        if len(there) >= asked:
+          return
+        there.add(model.configuration(chosen).text)
+    if len(there) < asked:
+      _log.warning('%s: search: configurations: there are only %d, not %d; '
+                   'all are tried', path, len(there), asked)
+      self.search = dataclasses.replace(
+          self.search, configurations=len(there))
+
   def drawn(self, trial: Any) -> Configuration:
     """The configuration that Optuna's `trial` draws."""
     place = 0
@@ -239,6 +264,7 @@ def read(path: str) -> Grid:
                                    settings(models_py=models_py).models_file)
     except UserError as error:
       raise UserError(f'{where}: {error}') from error
+  grid.limit_search(path)
   return grid
 
 

@@ -33,6 +33,7 @@ _STARTS = {'leaderboard.csv': 'rank,model,', 'trials.csv': 'key,model,kwargs,'}
 # Leading columns of trials.csv; metrics follow.
 _FIRST = ['key', 'model', 'kwargs', 'settings', 'seed', 'data_root', 'state',
           'error', 'attempts', 'epochs', 'best_epoch', 'parameters', 'seconds']
+_DRAWS = 100  # At most, for each configuration: the last are rarely drawn.
 
 
 def sweep(path: str, out: str, *, workers: int = 0, scheduler: str = '',
@@ -115,7 +116,7 @@ class _Sweep:
                    in space.values.get(('settings', 'models_py'), [''])
                    for space in self._grid.models):
           raise ValueError('it names another models.py than the grid')
-        drawn[repr(configuration)] = configuration
+        drawn[configuration.text] = configuration
     return list(drawn.values())[:self._grid.search.configurations]
 
   def _open_trials(self, configuration: Configuration) -> Iterator[Trial]:
@@ -132,14 +133,44 @@ class _Sweep:
     """Begins trials as workers become free; (key, trial) of each."""
     for trial in {trial.key: trial for trial in self._still_open}.values():
       yield trial.key, self._begin(trial)
-    for _ in range(self._grid.search.configurations - len(self._known)):
-      asked = self._study.ask()
-      for trial in self._open_trials(self._grid.drawn(asked)):
+    for asked, configuration in self._drawn():
+      opened = {trial.key: trial for trial in self._open_trials(configuration)}
+      if not opened:
+        self._copy(asked, configuration)
+      for trial in opened.values():
         if 'trial' in asked.user_attrs:  # It is another seed's.
           self._study.enqueue_trial(asked.params)
           asked = self._study.ask()
           self._grid.drawn(asked)
         yield trial.key, self._begin(trial, asked)
+
+  def _drawn(self) -> Iterator[tuple[Any, Configuration]]:
+    """The search's missing configurations, with Optuna's trials of them."""
+    most, sampler = self._grid.search.configurations, self._study.sampler
+    drawn = {configuration.text for configuration in self._known}
+    for _ in range(_DRAWS * most):
+      if len(drawn) >= most:
+        break
+      asked = self._study.ask()
+      configuration = self._grid.drawn(asked)
+      if configuration.text in drawn:
+        trials.drop(self._study, asked.number)
+        # A Bayesian search would draw it for ever.
+        self._study.sampler = trials.random_sampler(asked.number)
+        continue
+      self._study.sampler = sampler
+      drawn.add(configuration.text)
+      yield asked, configuration
+
+  def _copy(self, asked: Any, configuration: Configuration) -> None:
+    """Ends what Optuna asked for, as another search or grid trained it."""
+    trial = next(trials.trials_of(self._grid, self._out, configuration))
+    if not (row := self._over.get(trial.key)):
+      return trials.drop(self._study, asked.number)
+    self._begin(trial, asked)
+    trials.end(self._study, asked.number, {
+        name: row[name] for name in trials.RESULT},
+               row['values'].get(self._grid.goal))
 
   def _begin(self, trial: Trial, asked: Any = None) -> Trial:
     """Starts a trial, whose configuration the Optuna trial `asked` drew."""

@@ -146,9 +146,20 @@ def opened(grid: Grid, out: str) -> Any:
   # An interrupted sweep would draw the same ones again.
   seed = grid.search.seed + len(study.get_trials(deepcopy=False))
   study.sampler = (optuna.samplers.TPESampler(seed=seed, constant_liar=True)
-                   if grid.search.method == 'bayes'
-                   else optuna.samplers.RandomSampler(seed))
+                   if grid.search.method == 'bayes' else random_sampler(seed))
+  for trial in study.get_trials(deepcopy=False):
+    if trial.state.name == 'RUNNING' and 'trial' not in trial.user_attrs:
+      drop(study, trial.number)  # A killed sweep had just drawn it.
   return study
+
+
+def random_sampler(seed: int) -> Any:
+  return _optuna().samplers.RandomSampler(seed)
+
+
+def drop(study: Any, number: int) -> None:
+  """Ends a trial that nothing trains; no draw depends on it."""
+  study.tell(number, state=_optuna().trial.TrialState.FAIL)
 
 
 def running(study: Any, number: int) -> Any:
@@ -180,6 +191,9 @@ def rows(out: str) -> dict[str, dict[str, Any]]:
           if 'trial' in trial.user_attrs}
 
 
+# Of a row, what came of a trial.
+RESULT = ('state', 'error', 'attempts', 'epochs', 'best_epoch', 'parameters',
+          'seconds', 'values', 'run')
 # Columns of a row; see `files.require_forms`.
 _FORMS = {
     **dict.fromkeys(('key', 'model', 'data_root', 'state', 'error', 'run'),
