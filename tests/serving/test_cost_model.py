@@ -26,7 +26,7 @@ from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import features, kernel_sources, tpu_compiler
 from tpu_graphs_ext.serving import cost_model, tile_search
 from tpu_graphs_ext.serving.cost_model import CostModel
-from tpu_graphs_ext.tasks import TILE
+from tpu_graphs_ext.tasks import TILE, api
 from tpu_graphs_ext.tasks.tile import LoadSettings
 
 KERNEL, REPEATING = KERNELS[:2]
@@ -200,7 +200,7 @@ class SumsOfNodes:
                       'U16': 6, 'PRED': 8, 'F32': 0, 'F64': 0}),
     ('F32 PRED', {'S8': 6, 'F16': 0}), ('S8 U8', {'S8': 4, 'U8': 6})])
 def test_types_that_training_lacked_count_as_others_of_as_many_bytes(
-    known, scores):
+    known, scores, tmp_path, monkeypatch):
   """Each of two nodes counts 2 of the first known type, 3 of the second."""
   first = schema.NODE_COLUMN['shape_element_type_is_invalid_type']
   none = np.zeros(len(schema.NODE_FEATURES), np.float32)
@@ -212,11 +212,16 @@ def test_types_that_training_lacked_count_as_others_of_as_many_bytes(
       ColumnStats(np.zeros(24, np.float32), np.ones(24, np.float32))),
                           108, TILE)
   model = CostModel(ranker)
+  monkeypatch.setattr(api, 'load_ranker', lambda *_: ranker)
   for name, score in scores.items():
     source = kernel_sources.source_kernel(tpu_compiler.CompiledKernel(
         tiny_hlo.elementwise([64, 256], element_type=name), '', None, 1), '')
     assert model.score(source.kernel, [[8, 2]]) == [score]
     assert tile_search.rank_kernel(ranker, source).choices[0].score == score
+    path = kernel_sources.never_timed(
+        source.kernel, TILES[:1]).save(str(tmp_path))
+    ranking, = api.rank('model', path, loading=LoadSettings(cache_dir=''))
+    assert ranking.choices[0].score == score
 
 
 class Untraceable:

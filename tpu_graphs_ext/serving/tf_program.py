@@ -8,20 +8,15 @@ this package nor TF-GNN.
 
 from __future__ import annotations
 
-import numpy as np
 import tensorflow as tf
 
 from tpu_graphs_ext import load_models
-from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.normalize import ColumnStats
 from tpu_graphs_ext.engine import scoring
 from tpu_graphs_ext.errors import UserError, reason_of
-from tpu_graphs_ext.hlo import tiles
 from tpu_graphs_ext.tasks import tile_batches
 
 OUTPUT = 'scores'
-# In this order they stand for types of as many bytes.
-_STAND_INS = ('BF16', 'U8', 'PRED')
 
 
 def compiled(ranker: scoring.Ranker, for_export: bool = False
@@ -73,7 +68,7 @@ def _scores(ranker: scoring.Ranker, node_feat, node_opcode, edge_index,
   config_graph = tf.zeros_like(config_feat[:, 0], tf.int64)
   graph = tile_batches.graph_tensor({
       'op/op': opcode,
-      'op/feats': _scaled(ranker.stats.node, in_known_types(
+      'op/feats': _scaled(ranker.stats.node, tile_batches.in_known_types(
           ranker.stats.node, node_feat)),
       'op/sizes': tf.shape(node_feat, tf.int64)[:1],
       'feed/source': edge_index[:, 0],
@@ -88,31 +83,6 @@ def _scores(ranker: scoring.Ranker, node_feat, node_opcode, edge_index,
       'g_config/source': config_graph,
   })
   return tf.reshape(ranker.model.forward(graph, tf.shape(config_feat)[0]), [-1])
-
-
-def in_known_types(stats: ColumnStats, node_feat: tf.Tensor) -> tf.Tensor:
-  """float32 [nodes, columns], with element types that training had.
-
-  Without the column of its type, which training drops, an element counts as
-  four bytes. So a type of as many bytes stands for it, if training had one. For
-  products of 4- and 8-bit numbers, that raises Kendall's tau from .86 to .92 on
-  a v6e, from .89 to .94 on a v7x (benchmarks/notes.md).
-  """
-  names = schema.ELEMENT_TYPES
-  first = schema.NODE_COLUMN['shape_element_type_is_invalid_type']
-  end = first + len(names)
-  if len(stats.minimum) < len(schema.NODE_FEATURES):
-    return node_feat  # Columns of another featurizer.
-  known = dict(zip(names, stats.maximum[first:end] > 0))
-  counts_as = np.eye(len(names), dtype=np.float32)
-  for row, name in enumerate(names):
-    size = tiles.element_bytes(name)
-    others = [other for other in _STAND_INS
-              if known[other] and tiles.element_bytes(other) == size]
-    if others and not known[name]:
-      counts_as[row] = np.equal(names, others[0])
-  return tf.concat([node_feat[:, :first], tf.matmul(
-      node_feat[:, first:end], counts_as), node_feat[:, end:]], 1)
 
 
 def _scaled(stats: ColumnStats, table: tf.Tensor) -> tf.Tensor:

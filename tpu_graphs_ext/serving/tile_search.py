@@ -12,20 +12,19 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Optional
 
 import numpy as np
-import tensorflow as tf
 from tqdm import tqdm
 
 from tpu_graphs_ext.analytic import candidates, explain, geometry, machines
 from tpu_graphs_ext.analytic.geometry import Loops
 from tpu_graphs_ext.data import schema
-from tpu_graphs_ext.data.kernel import Kernel
+from tpu_graphs_ext.data.kernel import Kernel, Problems
 from tpu_graphs_ext.engine import out_of_range, pretrained, scoring, threads
 from tpu_graphs_ext.engine.settings import TOP_CONFIGS
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import features, kernel_sources, stored
 from tpu_graphs_ext.hlo.kernel_sources import never_timed
-from tpu_graphs_ext.serving import compiler_report, tf_program, tile_ranking
-from tpu_graphs_ext.tasks import feature_stats
+from tpu_graphs_ext.serving import compiler_report, tile_ranking
+from tpu_graphs_ext.tasks import feature_stats, tile_batches
 from tpu_graphs_ext.tasks.tile import LoadSettings
 
 _log = logging.getLogger(__name__)
@@ -244,10 +243,8 @@ def _count_elements(kernel: Kernel, listed: np.ndarray, loops: Loops) -> bool:
 
 def _scores(ranker: scoring.Ranker, kernel: Kernel, rows: np.ndarray,
             at_once: int) -> np.ndarray:
-  kernel = dataclasses.replace(
-      ranker.prepared(never_timed(kernel, rows[:1])),
-      node_feat=tf_program.in_known_types(
-          ranker.stats.node, tf.constant(kernel.node_feat)).numpy())
+  kernel, = tile_batches.with_known_types(
+      Problems([ranker.prepared(never_timed(kernel, rows[:1]))]), ranker.stats)
   parts = [rows[start:start + _AT_ONCE]
            for start in range(0, len(rows), _AT_ONCE)]
   with ThreadPoolExecutor(min(threads.cores(), at_once)) as pool:

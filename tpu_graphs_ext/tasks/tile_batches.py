@@ -12,6 +12,7 @@ Sizes and indices are int64. F and G are the columns that normalising keeps.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import weakref
@@ -22,8 +23,10 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_gnn as tfgnn
 
+from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel, Partition, Problem, Problems
-from tpu_graphs_ext.data.normalize import FeatureStats
+from tpu_graphs_ext.data.normalize import ColumnStats, FeatureStats
+from tpu_graphs_ext.hlo import tiles
 
 # Batches made ahead of the model's step; of programs, each may have 100 MB.
 PREFETCH = 2
@@ -33,6 +36,43 @@ _EDGE_SETS = {'feed': ('op', 'op'), 'g_op': ('g', 'op'),
               'g_config': ('g', 'config')}
 # Arrays with an entry a kernel.
 _FIXED = 'op/sizes', 'feed/sizes', 'config/sizes', 'g/tile_id'
+# In this order they stand for types of as many bytes.
+_STAND_INS = ('BF16', 'U8', 'PRED')
+
+
+def in_known_types(stats: ColumnStats, node_feat: tf.Tensor) -> tf.Tensor:
+  """float32 [nodes, columns], with element types that training had.
+
+  Without the column of its type, which training drops, an element counts as
+  four bytes. So a type of as many bytes stands for it, if training had one. For
+  products of 4- and 8-bit numbers, that raises Kendall's tau from .86 to .92 on
+  a v6e, from .89 to .94 on a v7x (benchmarks/notes.md).
+  """
+  names = schema.ELEMENT_TYPES
+  first = schema.NODE_COLUMN['shape_element_type_is_invalid_type']
+  end = first + len(names)
+  if len(stats.minimum) < len(schema.NODE_FEATURES):
+    return node_feat  # Columns of another featurizer.
+  known = dict(zip(names, stats.maximum[first:end] > 0))
+  counts_as = np.eye(len(names), dtype=np.float32)
+  for row, name in enumerate(names):
+    size = tiles.element_bytes(name)
+    others = [other for other in _STAND_INS
+              if known[other] and tiles.element_bytes(other) == size]
+    if others and not known[name]:
+      counts_as[row] = np.equal(names, others[0])
+  return tf.concat([node_feat[:, :first], tf.matmul(
+      node_feat[:, first:end], counts_as), node_feat[:, end:]], 1)
+
+
+def with_known_types(kernels: Problems, stats: FeatureStats) -> Problems:
+  """Kernels with `in_known_types`; arrays that have them already are kept."""
+  changed = ((kernel, in_known_types(stats.node, kernel.node_feat))
+             for kernel in kernels)
+  return type(kernels)(
+      kernel if np.array_equal(node_feat, kernel.node_feat)
+      else dataclasses.replace(kernel, node_feat=np.asarray(node_feat))
+      for kernel, node_feat in changed)
 
 
 def kernel_graph(kernel: Kernel, stats: FeatureStats) -> tfgnn.GraphTensor:
