@@ -30,8 +30,8 @@ from tpu_graphs_ext.tasks.tile import LoadSettings
 def trained(data_root, tmp_path_factory):
   """Learns the rule of `tiny_kernels.learnable_kernel`."""
   return train.train(tiny_models.tiny_settings(
-      data_root, tmp_path_factory.mktemp('out'), epochs=12, batch=1, lr=0.1,
-      losses='PairwiseHingeLoss:1'))
+      os.path.relpath(data_root), tmp_path_factory.mktemp('out'), epochs=12,
+      batch=1, lr=0.1, losses='PairwiseHingeLoss:1'))
 
 
 def load(model_dir):
@@ -48,7 +48,7 @@ def test_learns_that_the_smallest_tile_is_the_fastest(trained):
   assert curve['val_opa'][-1] > 0.94 > curve['val_opa'][0]
 
 
-def test_run_file_has_the_baseline_keys_and_ours(trained):
+def test_run_file_has_the_baseline_keys_and_ours(trained, data_root):
   with gzip.open(trained.run_path) as file:
     run = json.load(file)
   assert run == json.loads(json.dumps(trained.run_info))
@@ -57,6 +57,7 @@ def test_run_file_has_the_baseline_keys_and_ours(trained):
       'num_ops', 'opcodes', 'models_py', 'data', 'host', 'versions', 'seconds',
       'settings', 'test_predictions']
   assert run['seed'] == 1
+  assert run['settings']['data_root'] == str(data_root)  # From any folder.
   assert run['train_curve']['epoch'] == list(range(12))
   assert all(len(values) == 12 for values in run['train_curve'].values())
   assert run['seconds'].keys() == {'read', 'train', 'validate', 'test', 'total'}

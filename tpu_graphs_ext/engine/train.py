@@ -134,7 +134,11 @@ def _new_run_info(settings: Training, splits: Splits,
       'host': 'tpu_graphs_ext',
       'versions': artifacts.versions(),
       'seconds': {},
-      'settings': dataclasses.asdict(settings),
+      # Full paths: later commands may have another working folder.
+      'settings': {**dataclasses.asdict(settings), **{
+          name: path and files.full_path(path) for name, path in (
+              ('data_root', settings.data_root),
+              ('cache_dir', settings.cache_dir))}},
   }
 
 
