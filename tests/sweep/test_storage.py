@@ -57,13 +57,15 @@ def test_a_saved_model_is_one_program_with_its_folder(folder):
 
 
 def test_names_are_as_given_and_paths_absolute(tmp_path, monkeypatch):
-  # A name that looks like a pattern.
-  write(f'{tmp_path}/run[1]/a.npz', b'')
   monkeypatch.chdir(tmp_path)
-  for name in ('run[1]', 'run[1]/a.npz'):
-    file, = rank_many.find(name, ('.npz',))
-    assert (file.name, file.path) == ('run[1]/a.npz',
-                                      f'{tmp_path}/run[1]/a.npz')
+  # Names that look like a pattern, and like a chain of file systems.
+  for folder in 'run[1]', 'zip::y':
+    (tmp_path / folder).mkdir()
+    (tmp_path / folder / 'a.npz').write_bytes(b'')
+    for name in (folder, f'{folder}/a.npz'):
+      file, = rank_many.find(name, ('.npz',))
+      assert (file.name, file.path) == (f'{folder}/a.npz',
+                                        f'{tmp_path}/{folder}/a.npz')
 
 
 def test_a_change_of_the_same_age_behind_a_link_is_seen(tmp_path):

@@ -381,7 +381,8 @@ def _opened(place: str) -> Iterator[tuple[Any, str]]:
     raise UserError(f'{place}: many files are read by fsspec, which is not '
                     f'installed; {how_to_install("scale")}') from error
   try:
-    yield fsspec.core.url_to_fs(
-        place if '://' in place else files.full_path(place))
+    # A `::` in a path is no chain of file systems.
+    yield fsspec.core.url_to_fs(place) if '://' in place else (
+        fsspec.filesystem('file'), files.full_path(place))
   except Exception as error:  # Each package has errors of its own.
     raise UserError(f'{place}: cannot be read ({reason_of(error)})') from error
