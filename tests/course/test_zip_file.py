@@ -102,6 +102,25 @@ def test_what_is_not_packed_or_replaced(verdict, tmp_path):
   assert not os.listdir(tmp_path / 'sub')
 
 
+def test_names_that_can_be_unpacked(verdict, tmp_path):
+  """A folder renamed by hand, and again with an odd name."""
+  out = tmp_path / 'out'
+  for name in ('my-best. 2', 'größte', 'a' * 200):
+    (run_file,) = out.glob('run_*')
+    run_file.rename(out / f'run_{name}.jsonz')
+    model_dir = pathlib.Path(verdict.model_dir).rename(out / f'model_{name}')
+    verdict.model_dir, path = str(model_dir), str(tmp_path / 'x.zip')
+    if 'best' in name:
+      for _ in range(2):  # It may be replaced.
+        zip_file.package(verdict.model_dir, path)
+      assert zip_file.unpack(path, str(tmp_path / 'there'))[0].endswith(name)
+    else:
+      with pytest.raises(UserError, match=f'run_{name}.* cannot be packed'):
+        zip_file.package(verdict.model_dir, path)
+  with pytest.raises(UserError, match='is inside the model folder'):
+    zip_file.package(verdict.model_dir, f'{verdict.model_dir}/assets/x.zip')
+
+
 # --------------------------------------------------------------- unpacking
 
 
@@ -178,7 +197,7 @@ def test_bad_manifest(packed, tmp_path):
       (None, "There is no item named 'MANIFEST.json'"),
       ('[]', 'is not a whole hand-in'), (100_000 * '[', 'recursion'),
       ('{"format": NaN, "run_hash": "a", "files": {}}', 'must have format 1'),
-      ('{"format": 1, "run_hash": "../a", "files": {}}', 'letters and digits'),
+      ('{"format": 1, "run_hash": "../a", "files": {}}', 'must have format 1'),
       ('{"format": 1, "run_hash": "a", "files": {"models.py": {}}}', 'bytes')):
     def change(members, manifest=manifest):
       del members['MANIFEST.json']

@@ -40,6 +40,7 @@ def package(model_dir: str, out: str, **arguments: Any) -> verify.Verdict:
   Raises UserError, with every reason, for a hand-in that fails.
   """
   path = files.require_path('--out', out)
+  _require_packable(model_dir, path)
   try:
     with _archive(path) if os.path.lexists(path) else contextlib.nullcontext():
       pass
@@ -58,6 +59,27 @@ def package(model_dir: str, out: str, **arguments: Any) -> verify.Verdict:
       member.external_attr = 0o644 << 16
       archive.writestr(member, content)
   return verdict
+
+
+def _require_packable(model_dir: str, out: str) -> None:
+  """Raises UserError for names that `unpack` refuses, and an --out inside."""
+  folder = os.path.realpath(os.path.expanduser(model_dir))
+  if os.path.realpath(out).startswith(folder + os.sep):
+    raise UserError(f'--out: {out} is inside the model folder, which is packed;'
+                    ' name a file elsewhere')
+  run_path = artifacts.run_path_of(model_dir)
+  name = os.path.basename(files.full_path(model_dir))
+  for path in (os.path.basename(run_path), *(
+      f'{name}/{path}' for path, _ in files.contents(files.full_path(
+          model_dir)))):
+    if not _is_safe(path):
+      raise UserError(f'{model_dir}: {path!r} cannot be packed; each name must '
+                      'be 1 to 200 ASCII letters, digits, spaces or '
+                      '_.+@=~#,()-, so give it another')
+
+
+def _is_safe(name: str) -> bool:
+  return len(name) <= 1000 and all(map(_PART.fullmatch, name.split('/')))
 
 
 def _contents(verdict: verify.Verdict) -> dict[str, bytes]:
@@ -110,10 +132,10 @@ def _archive(path: str) -> Iterator[tuple[zipfile.ZipFile, dict[str, Any]]]:
         raise ValueError('its files must be stored or deflated, and have at '
                          f'most {MAX_BYTES:,} bytes')
       manifest = files.parse_json(archive.read(MANIFEST_NAME), path)
-      if manifest['format'] != FORMAT or not re.fullmatch(
-          '[0-9A-Za-z_]{1,200}', manifest['run_hash']):
+      if manifest['format'] != FORMAT or not _PART.fullmatch(
+          manifest['run_hash']):
         raise ValueError(f'{MANIFEST_NAME} must have format {FORMAT} and a '
-                         'run_hash of letters and digits')
+                         "run_hash that is part of a folder's name")
       yield archive, {**manifest, 'files': dict(manifest['files'])}
   except npz.DamagedError as error:
     raise UserError(f'{path}: is not a whole hand-in ({error}); copy or pack '
@@ -131,7 +153,7 @@ def _faults(archive: zipfile.ZipFile,
     if names.count(name) != 1 or name not in listed:
       yield (f'{name[:200]!r} is not once in the archive and once in '
              f'{MANIFEST_NAME}')
-    elif len(name) > 1000 or not all(map(_PART.fullmatch, name.split('/'))):
+    elif not _is_safe(name):
       yield f'{name[:200]!r} may lie outside the target folder'
     elif archive.getinfo(name).file_size != listed[name]['bytes'] or (
         hashlib.sha256(archive.read(name)).hexdigest()
