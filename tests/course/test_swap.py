@@ -67,7 +67,8 @@ def test_changes_by_hand_are_not_lost(root, tmp_path):
     for call in (swap.install, swap.uninstall, lambda place: swap.install(
         place, f'{place}/{checkout.MODELS_PY}')):
       with pytest.raises(UserError, match=(
-          r"has changes that install did not make .*cp '.*' my_models.py")):
+          r"has changes that install did not make .*cp '.*' my_models.py"
+          rf".* --root '{root}' --models_py my_models.py")):
         call(str(root))
     assert in_place(root) == b'# mine\n'
     # What the message advises.

@@ -60,7 +60,7 @@ def uninstall(root: str = '', task: ShippedTask = TILE) -> str:
   _require_known(target, task)
   done = f'already the checkout\'s own: {target}'
   if state(target) == INSTALLED:
-    files.write_file(target, _committed(target))
+    files.write_file(target, committed(target))
     done = f'restored {target}'
   if _recorded(target):
     os.remove(target + RECORD)
@@ -73,7 +73,7 @@ def state(target: str) -> str:
   Raises UserError if it or its record cannot be read.
   """
   content, recorded = files.read_file(target), _recorded(target)
-  if content == _committed(target):
+  if content == committed(target):
     return THEIRS
   ours = {*recorded, *(files.sha256(task.models_file)
                        for task in TASKS.values())}
@@ -82,11 +82,12 @@ def state(target: str) -> str:
 
 def _require_known(target: str, task: ShippedTask) -> None:
   if state(target) == OTHER:
+    root = checkout.shown_path(target[:-len(task.baseline_models) - 1])
     raise UserError(
         f'{target}: has changes that install did not make and would lose; `cp '
         f'{checkout.shown_path(target)} my_models.py`, and give the copy to '
-        f'`{checkout.own_command()} install --task {task.name} --models_py '
-        'my_models.py`')
+        f'`{checkout.own_command()} install --task {task.name} --root {root} '
+        '--models_py my_models.py`')
 
 
 def _target(root: str, task: ShippedTask) -> str:
@@ -96,13 +97,13 @@ def _target(root: str, task: ShippedTask) -> str:
                     f'give --root or set {checkout.ROOT_VARIABLE} to the '
                     f'folder that `git clone {checkout.URL}` made')
   target = os.path.join(root, task.baseline_models)
-  if _committed(target) is None:
+  if committed(target) is None:
     raise UserError(f'{target}: git, which keeps the original, does not have '
                     f'it; use the folder that `git clone {checkout.URL}` made')
   return target
 
 
-def _committed(target: str) -> bytes | None:
+def committed(target: str) -> bytes | None:
   """The file as the clone's last commit has it; None without git."""
   folder, name = os.path.split(target)
   return checkout.git(folder, 'show', f'HEAD:./{name}')
