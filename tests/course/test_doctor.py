@@ -88,8 +88,11 @@ def test_no_checkout(root):
   (finding,) = doctor.checkout_findings()
   assert (finding.state, 'git clone' in finding.fix) == (WARNING, True)
   (root / '.git').rename(root / 'no_git')
-  first = next(doctor.checkout_findings(str(root)))
-  assert first.state == WARNING and 'commit unknown' in first.text
+  # As GitHub's .zip has it, for which install has nothing to put back.
+  first, scripts = doctor.checkout_findings(str(root))
+  assert (first.state, scripts.state) == (BROKEN, FINE)
+  assert 'is not a git clone' in first.text
+  assert first.fix.startswith(f'git clone {checkout.URL}')
 
 
 def test_data(tmp_path, monkeypatch):

@@ -115,7 +115,23 @@ def checkout_findings(root: str = '') -> Iterator[Finding]:
         "the graders' script", f'git clone {checkout.URL}  # then give --root '
         f'tpu_graphs or set {checkout.ROOT_VARIABLE}')
     return
-  commit = checkout.git(folder, 'rev-parse', '--short=7', 'HEAD') or b'unknown'
+  place = os.path.join(folder, checkout.MODELS_PY)
+  if swap.committed(place) is None:
+    yield Finding('checkout', BROKEN, f'{folder}: is not a git clone, or git '
+                  'is missing, which keeps the original of models.py',
+                  f'git clone {checkout.URL}  # and name that one')
+  else:
+    yield from _clone_findings(folder, place)
+  beside = checkout.course_folders(folder)[1]
+  scripts = checkout.course_scripts(folder)
+  yield _finding('course scripts', bool(scripts),
+                 scripts or f'neither in {folder} nor in {beside}',
+                 f'git clone {checkout.COURSE_URL} {shown_path(beside)}')
+
+
+def _clone_findings(folder: str, place: str) -> Iterator[Finding]:
+  """Checks the commit of a clone, its changes, and its models.py."""
+  commit = checkout.git(folder, 'rev-parse', '--short=7', 'HEAD') or b''
   status = checkout.git(
       folder, 'status', '--porcelain', '--untracked-files=no') or b''
   commit = commit.decode().strip()
@@ -129,7 +145,6 @@ def checkout_findings(root: str = '') -> Iterator[Finding]:
       f'git -C {shown_path(folder)} stash && '
       f'git -C {shown_path(folder)} checkout {checkout.COMMIT}  '
       '# what this package was tested with', WARNING)
-  place = os.path.join(folder, checkout.MODELS_PY)
   kind = swap.state(place)
   install = f'{checkout.own_command()} install --root {shown_path(folder)}'
   yield _finding(
@@ -137,11 +152,6 @@ def checkout_findings(root: str = '') -> Iterator[Finding]:
       f'cp {shown_path(place)} my_models.py && {install} --models_py '
       'my_models.py' if kind == swap.OTHER else
       f'{install}  # as assignment_train.sh does', WARNING)
-  beside = checkout.course_folders(folder)[1]
-  scripts = checkout.course_scripts(folder)
-  yield _finding('course scripts', bool(scripts),
-                 scripts or f'neither in {folder} nor in {beside}',
-                 f'git clone {checkout.COURSE_URL} {shown_path(beside)}')
 
 
 def data_findings(data_root: str) -> Iterator[Finding]:
