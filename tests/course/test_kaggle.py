@@ -49,6 +49,23 @@ def test_faults_of_the_rows(tmp_path, sample):
                    'layout:x': '1'}, sample=sample)
 
 
+def test_a_tile_row_may_repeat_only_the_zeros_that_pad_it(tmp_path, sample):
+  for row in ('0;0;0;0;0', '1;0;0;0;0', '0;1;2;0;0', '3;2;1;0;0;0'):
+    assert run(tmp_path, {**TILES, 'tile:xla:aa': row}, sample=sample)[
+        1] == f'tile:xla:aa,{row[:9]}'
+  for row in ('7;7;7;7;7', '0;1;0;2;3', '5;5;0;0;0', '1;2;3;4;4'):
+    with pytest.raises(UserError, match='aa names a configuration twice'):
+      run(tmp_path, {**TILES, 'tile:xla:aa': row}, sample=sample)
+
+
+def test_no_input_is_replaced(tmp_path, sample, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  tile = write(tmp_path / 'tile.csv', TILES)
+  for out in ('tile.csv', './sample_submission.csv', 'layout.csv'):
+    with pytest.raises(UserError, match=f'--out: {out} is also read'):
+      kaggle.kaggle_csv(tile, out, sample=sample, layout=['layout.csv'])
+
+
 def test_given_layout_rows(tmp_path, sample):
   layouts = [
       write(tmp_path / 'one.csv', {'layout:nlp:random:bert': '1;0'}),

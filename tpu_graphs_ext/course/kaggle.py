@@ -11,9 +11,11 @@ create_kaggle_csv.py.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Sequence
 
 from tpu_graphs_ext.engine import predictions_csv
+from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.files import require_path
 from tpu_graphs_ext.tasks import TILE
 
@@ -38,6 +40,9 @@ def kaggle_csv(tile: str, out: str, *, sample: str,
   fit.
   """
   out = require_path('--out', out)
+  for path in (tile, sample, *layout):
+    if os.path.realpath(os.path.expanduser(path)) == os.path.realpath(out):
+      raise UserError(f'--out: {out} is also read; name another file')
   expected = predictions_csv.read(sample)
   rows, faults = {}, []
   for path in (tile, *layout):
@@ -74,4 +79,12 @@ def _fault(name: str, indices: Sequence[int], is_tile: bool,
       return f'must name each of its {len(expected[name])} configurations once'
   elif len(indices) < TILE.csv_configs:
     return f'has {len(indices)} indices; it must have {TILE.csv_configs}'
+  elif _repeats(indices[:TILE.csv_configs]):
+    return 'names a configuration twice; only zeros at the end may fill a row'
   return ''
+
+
+def _repeats(indices: Sequence[int]) -> bool:
+  """Whether any is there twice but for the 0s that pad a row at its end."""
+  first = indices[:len(set(indices))]
+  return len(set(first)) < len(first) or any(indices[len(first):])
