@@ -171,8 +171,11 @@ def test_a_model_is_found_by_the_start_of_its_hash_or_as_the_latest(tmp_path):
     return flags.model_dir(text, str(tmp_path))
 
   for seconds, name in enumerate((  # The last is half-written.
-      'model_b2', 'model_a1', 'model_a2', 'model_b2.01234567' + TEMPORARY)):
+      'model_b2', 'model_a1', 'model_a2', 'model_b2.01234567' + TEMPORARY,
+      'model_notes')):  # It has no run file.
     (tmp_path / name).mkdir()
+    if name != 'model_notes':
+      (tmp_path / f'run_{name[6:]}.jsonz').touch()
     os.utime(tmp_path / name, (seconds, seconds))
   assert folder_of(f'{tmp_path}/model_b') == f'{tmp_path}/model_b2'
   assert folder_of('latest') == folder_of(f'{tmp_path}/latest') == (
@@ -182,7 +185,7 @@ def test_a_model_is_found_by_the_start_of_its_hash_or_as_the_latest(tmp_path):
   assert folder_of('pretrained') == 'pretrained'
   with pytest.raises(UserError, match='2 folders begin like this'):
     folder_of(f'{tmp_path}/model_a')
-  with pytest.raises(UserError, match='there is no model_<hash> in'):
+  with pytest.raises(UserError, match='there is no model_<hash> with'):
     folder_of(f'{tmp_path}/model_b2/latest')
 
 

@@ -45,7 +45,7 @@ SPOILED = [
         b'{"args": {"lr": 1}}')), 'its model must be text; it is None'),
     (lambda folder: put(folder, 'resume_ab/run_x.jsonz', b'hello'), None),
     (lambda folder: put(folder, 'model_x/saved_model.pb'),
-     'run_x.jsonz: cannot be read as a run file (cannot be read (No such'),
+     'run_x.jsonz: cannot be read (No such file or directory); copy'),
     # What a killed training leaves.
     (lambda folder: put(folder, 'model_x.1a.tmp/saved_model.pb'), None),
     (lambda folder: write_run(folder, {**run_info('Other'), 'final_error': {}},
@@ -70,7 +70,7 @@ def test_what_is_no_run_gets_one_message_and_the_rest_is_read(tmp_path):
     spoil(folder)
     runs_there, problems = runs.find([str(folder), str(tmp_path / 'no')])
     assert 'TinyRanker' in [run.model for run in runs_there]
-    assert f'{tmp_path}/no: cannot be read as a run file' in problems.pop()
+    assert f'{tmp_path}/no: cannot be read (No such file' in problems.pop()
     # A run file without its model is said to be one, besides.
     assert len(problems) == bool(said) and (said or '') in ''.join(problems)
   put(tmp_path, 'empty/a')

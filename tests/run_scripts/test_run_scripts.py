@@ -209,6 +209,8 @@ def student(machine):
     (home / name).mkdir(parents=True)
   os.utime(home / 'out/model_b', (1, 1))  # The older one.
   os.utime(home / 'out/model_c.tmp', (3e9, 3e9))  # Half-written.
+  for name in 'ab':
+    (home / f'out/run_{name}.jsonz').touch()
   (home / 'tpu_graphs_scripts/sample_submission.csv').touch()
   for split in ('train', 'valid', 'test'):
     (home / f'd/{split}/a.npz').touch()
@@ -246,8 +248,10 @@ def test_the_model_trained_last_is_handed_in(student):
     (line,) = run_step(student, 'assignment_hand_in.sh', *flags)
     return line.split('--model_dir ')[1].split()[0]
 
+  (home / 'out/model_notes').mkdir()  # Newer, but of no training.
   assert handed_in() == 'HOME/out/model_a'
   (home / 'other/model_c').mkdir(parents=True)
+  (home / 'other/run_c.jsonz').touch()
   (home / 'out/trained_last.txt').write_text(f'{home}/other/model_c\n')
   os.utime(home / 'other/model_c', (2e9, 2e9))
   assert handed_in() == 'HOME/other/model_c'

@@ -93,10 +93,13 @@ def model_dir(text: str, out_dir: str, label: str = '--dir') -> str:
     return text
   folders = sorted(
       (folder for folder in glob.glob(glob.escape(start) + '*')
-       if os.path.isdir(folder) and not folder.endswith(TEMPORARY)),
+       if os.path.isdir(folder) and not folder.endswith(TEMPORARY)
+       and (not latest or os.path.isfile(
+           f'{start[:-len(name)]}run_{folder[len(start):]}.jsonz'))),
       key=os.path.getmtime)
   if latest and not folders:
-    raise UserError(f'{label}={text}: there is no model_<hash> in {folder}')
+    raise UserError(f'{label}={text}: there is no model_<hash> with its run '
+                    f'file in {folder}')
   if len(folders) > 1 and not latest:
     raise UserError(f'{label}={text}: {len(folders)} folders begin like this: '
                     f'{shortened(sorted(folders))}; give more of the hash')

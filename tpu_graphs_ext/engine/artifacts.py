@@ -190,8 +190,10 @@ def read_run_file(path: str) -> dict[str, Any]:
       FeatureStats.from_json(run_info['feature_stats'])
   except (ValueError, UserError) as error:
     reason = str(error).removeprefix(f'{path}: ')
-    raise UserError(f'{path}: cannot be read as a run file ({reason}); copy it '
-                    'again from where the model was trained') from error
+    if not reason.startswith('cannot be read ('):
+      reason = f'cannot be read as a run file ({reason})'
+    raise UserError(f'{path}: {reason}; copy it again from where the model was '
+                    'trained') from error
   return run_info
 
 
