@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import pathlib
 
 import pytest
 
@@ -45,7 +46,8 @@ def learned(trace, tmp_path):
 def test_calibrated_on_one_step_predicted_on_another(trace, tmp_path, capsys):
   path = tmp_path / 'hw.json'
   _, out, _ = run(capsys, trace, '--step=1', '--calibrate', path)
-  assert 't.json.gz, a GPU, steps 1-1, 28 us in 2 kernels; 2 functions' in out
+  assert 't.json.gz, a GPU, steps 1-1 of ' in out
+  assert ', 28 us in 2 kernels; 2 functions' in out
   code, out, _ = run(capsys, trace, '--step=2', '--hardware', path, '--json')
   content = json.loads(out)
   added, communication = content['kernels']
@@ -173,6 +175,18 @@ def test_a_sweep_of_another_program_is_recognized(tmp_path):
                  kernel(number, 10 * number + 5, 1, f'k{number % different}')]
     path = tiny.write(tmp_path / 't.json', events)
     assert ('pause' in analysis.calibrated(path).host) is not is_sweep
+
+
+def test_no_step_counts_twice_whatever_its_file_is_called(
+    trace, learned, tmp_path, capsys):
+  other = tmp_path / 'renamed.json'
+  other.write_bytes(gzip.decompress(pathlib.Path(trace).read_bytes()))
+  for words in [trace, '--step=1'], [trace, '--step=1-2'], [other]:
+    assert 'already has these kernels, or some' in error_of(
+        capsys, *words, f'--calibrate={learned}')
+  assert run(capsys, other, '--step=2', f'--calibrate={learned}')[0] == 0
+  assert 'already has' in error_of(
+      capsys, trace, '--step=2', f'--calibrate={learned}')
 
 
 # ------------------------------------------------------------------ bad input

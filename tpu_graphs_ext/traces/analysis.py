@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import collections
+import hashlib
 import json
 import os
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Optional
 
@@ -44,11 +46,13 @@ def calibrated(paths: str | Sequence[str],
     rows = [(each.name, size, each.duration_us)
             for each, size in zip(trace.work, sizes.all_sizes(trace))]
     part = f'steps {trace.steps[0]}-{trace.steps[-1]}' if trace.steps else 'all'
+    part += f' of {_digest(trace)}'
     source = (f'{os.path.basename(path)}, {trace.gpu}, {part}, '
               f'{sum(us for *_, us in rows):,.0f} us in {len(rows):,}')
-    if learned and source in learned.sources:
-      raise UserError(f'{path}: the calibration already has these kernels; '
-                      'leave the trace out, or calibrate into another file')
+    if learned and any(_overlap(part, each) for each in learned.sources):
+      raise UserError(f'{path}: the calibration already has these kernels, or '
+                      'some of them; leave these steps out, or calibrate into '
+                      'another file')
     if learned and trace.gpu != learned.gpu:
       raise UserError(
           f'{path}: is of {trace.gpu}, but the calibration of {learned.gpu}')
@@ -63,6 +67,25 @@ def calibrated(paths: str | Sequence[str],
       host = replay.host_of(trace)
     learned = calibrate.calibrate(source, trace.gpu, rows, host, learned)
   return learned
+
+
+def _digest(trace: kineto.Trace) -> str:
+  """Of all GPU work of the file, whatever its name, packing and steps."""
+  return hashlib.sha256(repr([
+      (each.name, each.place, each.start, each.end)
+      for each in trace.all_work]).encode()).hexdigest()[:12]
+
+
+def _overlap(part: str, source: str) -> bool:
+  """Whether a calibration's source has a step of the part 'steps N-M of file',
+  or is of the same file without steps."""
+  steps, _, file = part.rpartition(' of ')
+  earlier = re.search(rf'(\d+-\d+|all) of {file},', source)
+  if not earlier or 'all' in (steps, earlier[1]):
+    return bool(earlier)
+  (low, high), (first, last) = (
+      map(int, text.split()[-1].split('-')) for text in (steps, earlier[1]))
+  return low <= last and first <= high
 
 
 def compared(path: str, steps: Optional[Sequence[int]],
