@@ -76,7 +76,10 @@ def test_tiles_are_bounds_pairs_or_rows(model):
       (TILED, [16], r'bounds \[16.0\] of the tiled tensor; they must be 2 '),
       (TILED, [16, 65], r'at least 1 and at most \[256, 64\]'),
       (TILED, [float('nan')] * 24, 'values must be finite'),
-      (CONVOLUTION, (tile[0], [3, 1, 99, 1]), "of a product's filter; they")):
+      (CONVOLUTION, (tile[0], [3, 1, 99, 1]), "of a product's filter; they"),
+      (CONVOLUTION, tile[0], r'this kernel has a filter: give pairs, as \(\['),
+      (CONVOLUTION, [1.5, 4, 1, 1], r'bounds \[1.5, .* of the tiled tensor'),
+      (TILED, ([16, 32], [1]), r'has no filter: .*, as \[256, 64\] for')):
     with pytest.raises(UserError, match=message):
       model.explain(kernel, bad)
 

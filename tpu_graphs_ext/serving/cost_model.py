@@ -346,9 +346,14 @@ def config_rows(bounds: BoundsLike, limits: Callable) -> np.ndarray:
                     '32], [4, 8]), or rows of config_feat') from error
   if output.shape[1] == _CONFIG_WIDTH:
     return output.astype(np.float32)
-  for table, most, of in zip(
-      (filters, output), reversed(limits()),
-      ("a product's filter", 'the tiled tensor')):
+  for table, most, of in zip((output, filters), limits(), (
+      'the tiled tensor', "a product's filter")):
+    if table is filters and bool(most) != (table.shape[1] > 0):
+      raise UserError(f'bounds={bounds!r:.100}: ' + (
+          f'this kernel has a filter: give pairs, as ({list(limits()[0])}, '
+          f'{list(most)}) for the whole of both' if most else
+          'this kernel has no filter: give the bounds of the tiled tensor, as '
+          f'{list(limits()[0])} for all of it'))
     fits = table.shape[1] == len(most) and (
         (table == np.floor(table)) & (table >= 1) & (table <= most)).all(axis=1)
     if not np.all(fits):
