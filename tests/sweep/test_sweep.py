@@ -126,6 +126,9 @@ def test_a_journal_names_no_code_to_run(swept, tmp_path):
       '"models_py":"', f'"models_py":"{tmp_path}/other'))
   with pytest.raises(UserError, match='names another models'):
     swept(**search)
+  journal.write_text(journal.read_text().replace('"epochs":2,', '"epochs":"",'))
+  with pytest.raises(UserError, match='trial 0: its epochs must be a wh'):
+    swept(**search)
 
 
 def test_a_search_goes_on_with_what_it_drew(swept):

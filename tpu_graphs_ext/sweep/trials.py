@@ -214,7 +214,10 @@ def _row(trial: Any) -> dict[str, Any]:
          'values': {}, 'run': '', **trial.user_attrs['trial'],
          **trial.user_attrs.get('result', {})}
   files.parse_json(json.dumps(row), f'trial {trial.number}')  # Its limits.
-  files.require_forms(row, _FORMS)
+  try:
+    files.require_forms(row, _FORMS)
+  except ValueError as error:
+    raise ValueError(f'trial {trial.number}: {error}') from error
   return row
 
 
