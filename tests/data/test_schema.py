@@ -12,8 +12,8 @@ def test_columns_are_where_the_data_set_documents_them():
       'convolution_dim_numbers_kernel_spatial_dims_3': 104,
       'layout_minor_to_major_5': 139}
   assert {name: schema.NODE_COLUMN[name] for name in documented} == documented
-  assert schema.CONFIG_COLUMN['output_bounds_0'] == 8
-  assert schema.CONFIG_COLUMN['input_bounds_product'] == 23
+  assert schema.CONFIG_FEATURES.index('output_bounds_0') == 8
+  assert schema.CONFIG_FEATURES.index('input_bounds_product') == 23
   assert schema.LAYOUT_CONFIG_GROUPS['kernel_layout'].start == 12
   for names, width in ((schema.NODE_FEATURES, 140),
                        (schema.CONFIG_FEATURES, 24),

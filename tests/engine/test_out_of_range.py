@@ -15,7 +15,7 @@ from tpu_graphs_ext.tasks import TILE
 
 U8 = schema.NODE_COLUMN['shape_element_type_is_u8']
 SIZE = schema.NODE_COLUMN['shape_dimensions_0']
-BOUND = schema.CONFIG_COLUMN['kernel_bounds_0']
+BOUND = schema.CONFIG_FEATURES.index('kernel_bounds_0')
 
 
 def kernel_of(tile_id='net_0', u8=(0, 0, 0, 0), size=(0, 1024, 7, 7),

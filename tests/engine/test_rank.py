@@ -20,7 +20,7 @@ def tiled_kernel():
   """Four configurations with output tiles, the second with a kernel tile."""
   kernel = tiny_kernels.make_kernel(num_configs=4)
   config_feat = np.zeros([4, len(schema.CONFIG_FEATURES)], np.float32)
-  column = schema.CONFIG_COLUMN
+  column = {name: i for i, name in enumerate(schema.CONFIG_FEATURES)}
   config_feat[:, column['output_bounds_0']] = [1, 16, 8, 4]
   config_feat[:, column['output_bounds_1']] = [2, 32, 0, 5]
   config_feat[1, column['kernel_bounds_0']] = 3

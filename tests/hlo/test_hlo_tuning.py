@@ -19,7 +19,7 @@ def test_tile_runs_that_count():
   assert kernel.tile_id == 'tanh_00000000000000ab'
   assert kernel.runtime_ns.tolist() == [100, 150]
   assert kernel.normalizer_ns.tolist() == [100, 100]
-  first = schema.CONFIG_COLUMN['output_bounds_0']
+  first = schema.CONFIG_FEATURES.index('output_bounds_0')
   assert kernel.config_feat[:, first].tolist() == [2, 1]
   assert kernel.edge_index.tolist() == [[1, 0]]
   for field in schema.TILE_FIELDS[:4]:

@@ -140,7 +140,8 @@ def test_columns_and_opcodes_are_those_of_the_files():
           for name, column in columns.items()} == {
               name: first for name, (first, _) in models._NODE_COLUMNS.items()}
   assert models._BOUNDS == tuple(
-      schema.CONFIG_COLUMN[f'{of}_bounds_0'] for of in ('output', 'kernel'))
+      schema.CONFIG_FEATURES.index(f'{of}_bounds_0')
+      for of in ('output', 'kernel'))
   assert tuple(models._TABLE_WIDTHS.values()) == (
       len(schema.NODE_FEATURES), len(schema.CONFIG_FEATURES))
   assert (models._DIMS, models._SPATIAL) == (

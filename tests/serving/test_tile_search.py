@@ -28,7 +28,8 @@ class LargestFirst:
 
   def forward(self, graph, num_configs):
     feats = graph.node_sets['config']['feats'].numpy()
-    return -feats[np.newaxis, :, schema.CONFIG_COLUMN['output_bounds_product']]
+    return -feats[np.newaxis, :, schema.CONFIG_FEATURES.index(
+        'output_bounds_product')]
 
   def constants(self):
     return {'launch_ns': 1000.0}

@@ -99,8 +99,8 @@ def kernel_of_nodes(nodes, output_bounds, kernel_bounds=((),),
   config_feat = np.zeros((configs, len(schema.CONFIG_FEATURES)), np.float32)
   for config, row in enumerate(output_bounds):
     _fill(config_feat[config], 'output_bounds', row, schema.CONFIG_GROUPS)
-    config_feat[config, schema.CONFIG_COLUMN['output_bounds_product']] = (
-        np.prod(row))
+    config_feat[config, schema.CONFIG_FEATURES.index(
+        'output_bounds_product')] = np.prod(row)
     _fill(config_feat[config], 'kernel_bounds',
           kernel_bounds[config % len(kernel_bounds)], schema.CONFIG_GROUPS)
   ones = np.ones(configs, np.int64)

@@ -112,7 +112,6 @@ NODE_GROUPS = _slices(_NODE_GROUPS)
 # Columns of `config_feat`: tile sizes, most major physical dimension first, in
 # layout tiles (see hlo/tiles.py). Over no dimensions the product is 0.
 CONFIG_FEATURES = _columns(_CONFIG_GROUPS)
-CONFIG_COLUMN = {name: i for i, name in enumerate(CONFIG_FEATURES)}
 CONFIG_GROUPS = _slices(_CONFIG_GROUPS)
 
 # Columns of `node_config_feat`: dimension numbers, most minor first; -1 where
