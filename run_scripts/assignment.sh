@@ -33,7 +33,8 @@ model_or_newest() {  # The folder given, or the one trained last.
         find "$OUT_DIR/" -maxdepth 1 -name 'model_*' ! -name '*.tmp' -type d \
           2>/dev/null
       } | while read -r folder; do
-          [ ! -f "${folder%/*}/run_${folder##*/model_}.jsonz" ] ||
+          [ ! -d "$folder" ] ||
+            [ ! -f "${folder%/*}/run_${folder##*/model_}.jsonz" ] ||
             echo "$(date -r "$folder" +%s) $folder"
         done | sort -n | tail -n 1 | cut -d ' ' -f 2-)
   fi
