@@ -89,6 +89,7 @@ def test_help_of_every_verb(capsys, monkeypatch, tmp_path):
   """Each flag, and two examples, which parse."""
   monkeypatch.setenv('HOME', str(tmp_path))
   (tmp_path / 'out/tpugraphs_tiles/model_0').mkdir(parents=True)
+  (tmp_path / 'out/tpugraphs_tiles/run_0.jsonz').touch()
   for verb in VERBS:
     with pytest.raises(SystemExit):
       cli.main([verb, '--help'])

@@ -128,7 +128,7 @@ ELSEWHERE = {
     'sweep/trials.py _storage': 'sweep/test_sweep.py'}
 # What opens files without the opener: its own, or those of the package.
 OPENS = {
-    'cli/app.py _run', 'course/checkout.py run_to_end',
+    'cli/app.py _run', 'cli/app.py main', 'course/checkout.py run_to_end',
     'course/sandbox.py Sandbox', 'course/sandbox.py _copy',
     'course/steps.py main', 'data/cache.py _build',
     'data/cache.py Entry', 'engine/artifacts.py save_run',
