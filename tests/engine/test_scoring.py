@@ -27,6 +27,7 @@ class Gathering:
 
   The first ends last.
   """
+  _members = ()  # As of a model that traces its `forward`.
 
   def __init__(self):
     self._barrier = threading.Barrier(3, timeout=300)
@@ -50,6 +51,28 @@ def test_kernels_are_scored_side_by_side_and_come_in_order(monkeypatch):
       kernel.tile_id for kernel in KERNELS]
   for (_, scores), kernel in zip(results, KERNELS):
     assert scores.given.tolist() == [kernel.num_configs] * kernel.num_configs
+
+
+class Alone:
+  """Notes how many calls of `forward` run at once."""
+
+  def __init__(self):
+    self.running, self.most = 0, 0
+
+  def forward(self, graph, num_configs):
+    self.running += 1
+    self.most = max(self.most, self.running)
+    time.sleep(0.02)
+    self.running -= 1
+    return np.zeros([1, num_configs], np.float32)
+
+
+def test_a_models_own_forward_runs_in_one_thread_at_a_time(monkeypatch):
+  """The baseline's models call Keras's Sequential, made for one shape."""
+  monkeypatch.setattr(scoring.threads, 'cores', lambda: 3)
+  model = Alone()
+  assert len(list(ranker_of(model).score_all(PARTITION, 'score'))) == 12
+  assert model.most == 1
 
 
 class FixedModel:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import functools
 import itertools
 import logging
 import os
+import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Optional
@@ -87,6 +89,8 @@ class Ranker:
   args: dict[str, Any] = dataclasses.field(default_factory=dict)  # Of its run.
   data: Mapping[str, str] = dataclasses.field(default_factory=dict)  # `origin`.
   tpu: str = ''  # Of the package's models: the generation that it is for.
+  _in_turn: Any = dataclasses.field(
+      default_factory=threading.Lock, init=False, repr=False, compare=False)
   # What to do about scores that are no numbers.
   remedy = 'train again, with a lower learning rate'
 
@@ -147,12 +151,20 @@ class Ranker:
       configs = features.shape[-2]
       with load_models.errors_of_model(
           self.model, f'score {problem.name}', 'forward(graph, num_configs)'):
-        scores = np.asarray(self.model.forward(graph, configs))
+        with self._alone():
+          scores = np.asarray(self.model.forward(graph, configs))
       part = self.checked(problem, scores, features)
       parts.append((part.given, done + part.first))
       done += configs
     given, first = map(np.concatenate, zip(*parts))
     return Scores(given, first, self.keep_repeats)
+
+  def _alone(self) -> contextlib.AbstractContextManager:
+    """Lets only one thread call `forward`, but of models that trace it, as
+    those of models.py do: the baseline's call Keras's Sequential, which is made
+    anew for other shapes and then fails in the other threads."""
+    return (contextlib.nullcontext() if hasattr(self.model, '_members')
+            else self._in_turn)
 
   def checked(self, problem: Problem, scores: np.ndarray,
               features: np.ndarray) -> Scores:
