@@ -91,7 +91,7 @@ def test_no_checkout(root):
   # As GitHub's .zip has it, for which install has nothing to put back.
   first, scripts = doctor.checkout_findings(str(root))
   assert (first.state, scripts.state) == (BROKEN, FINE)
-  assert 'is not a git clone' in first.text
+  assert 'git, which keeps the original' in first.text
   assert first.fix.startswith(f'git clone {checkout.URL}')
 
 

@@ -73,9 +73,9 @@ def _require_packable(model_dir: str, out: str) -> None:
       f'{name}/{path}' for path, _ in files.contents(files.full_path(
           model_dir)))):
     if not _is_safe(path):
-      raise UserError(f'{model_dir}: {path!r} cannot be packed; each name must '
-                      'be 1 to 200 ASCII letters, digits, spaces or '
-                      '_.+@=~#,()-, so give it another')
+      raise UserError(f'{model_dir}: {path!r} cannot be packed; rename it: '
+                      'each part must be 1 to 200 ASCII letters, digits, '
+                      'spaces or _.+@=~#,()-')
 
 
 def _is_safe(name: str) -> bool:

@@ -80,18 +80,23 @@ class ForeignRanker:
       scores = np.asarray(scores)
       if scores.dtype.kind not in 'biufO':
         raise TypeError(f'they are {scores.dtype.name}')
-      given, scores = scores, scores.astype(np.float64)
-      if (abs(scores) >= 2**53).any() and all(
-          isinstance(each, (int, np.integer)) for each in given.flat):
-        # Alone their order counts, of which floats would lose some.
-        scores = np.unique(given, return_inverse=True)[1].astype(
-            np.float64).reshape(given.shape)
+      scores = _as_floats(scores)
     except (TypeError, ValueError, OverflowError) as error:
       raise UserError(f'{self.name}: {problem.name}: {error}; scores must be '
                       'real numbers') from error
     # Duplicates are looked for in kernels alone, whose table is at hand.
     return self.checked(problem, np.atleast_2d(scores), getattr(
         problem, self.task.config_table, np.zeros((configs, 0))))
+
+
+def _as_floats(scores: np.ndarray) -> np.ndarray:
+  """The scores in float64; whole numbers that do not fit, by their ranks."""
+  floats = scores.astype(np.float64)
+  if np.all(abs(floats) < 2**53) or not all(
+      isinstance(score, (int, np.integer)) for score in scores.flat):
+    return floats
+  ranks = np.unique(scores, return_inverse=True)[1]  # Only the order counts.
+  return ranks.reshape(scores.shape).astype(np.float64)
 
 
 def _of_order(places: Sequence[int], configs: int, where: str) -> Scores:

@@ -160,9 +160,9 @@ class Ranker:
     return Scores(given, first, self.keep_repeats)
 
   def _alone(self) -> contextlib.AbstractContextManager:
-    """Lets only one thread call `forward`, but of models that trace it, as
-    those of models.py do: the baseline's call Keras's Sequential, which is made
-    anew for other shapes and then fails in the other threads."""
+    """Lets one thread at a time call `forward`, or all if the model traces it,
+    as those of models.py do. The baseline's call Keras's Sequential, which
+    rebuilds itself for another shape under the threads that use it."""
     return (contextlib.nullcontext() if hasattr(self.model, '_members')
             else self._in_turn)
 

@@ -121,6 +121,11 @@ class Task(Protocol):
     float32 [..., configs, columns] for `load_models.config_feats`.
     """
 
+  def in_known_features(self, problem: Problem,
+                        stats: FeatureStats) -> Problem:
+    """The problem with known features in place of some that training lacked."""
+    return problem
+
   def config_rows(self, problem: Problem,
                   stats: FeatureStats) -> Iterable[np.ndarray]:
     """Rows of `config_table` as stored, float32 [rows, columns], in blocks.

@@ -135,10 +135,10 @@ def _new_run_info(settings: Training, splits: Splits,
       'versions': artifacts.versions(),
       'seconds': {},
       # Full paths: later commands may have another working folder.
-      'settings': {**dataclasses.asdict(settings), **{
-          name: path and files.full_path(path) for name, path in (
-              ('data_root', settings.data_root),
-              ('cache_dir', settings.cache_dir))}},
+      'settings': {
+          name: files.full_path(value)
+          if value and name in ('data_root', 'cache_dir') else value
+          for name, value in dataclasses.asdict(settings).items()},
   }
 
 

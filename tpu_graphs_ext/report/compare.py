@@ -141,14 +141,18 @@ def measured(groups: Sequence[Group], data: str, loading: LoadSettings,
 
 def named(groups: Sequence[Group], foreign: Sequence[evaluate.AnyRanker]
           ) -> dict[str, evaluate.AnyRanker]:
-  """Scores of other models by name: whole paths where two share one, with who
-  else chooses, too."""
+  """Scores of other models by name, or by path where another one, a group of
+  runs or a baseline has that name."""
   taken = [DEFAULT, f'random {groups[0].runs[0].task.choices}',
            *(group.name for group in groups)]
   names = [*taken, *(ranker.class_name for ranker in foreign)]
-  return {ranker.class_name if names.count(ranker.class_name) == 1
-          else './' * (ranker.name in taken) + ranker.name: ranker
-          for ranker in foreign}
+
+  def name_of(ranker):
+    if names.count(ranker.class_name) == 1:
+      return ranker.class_name
+    return f'./{ranker.name}' if ranker.name in taken else ranker.name
+
+  return {name_of(ranker): ranker for ranker in foreign}
 
 
 def loading_of(run: Run, asked: LoadSettings, only_root: str = '') -> Loading:

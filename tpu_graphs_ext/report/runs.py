@@ -33,7 +33,7 @@ class Run:
     model, kwargs, flags: class, arguments, and what else it was trained with.
     settings: of this package's `train`; empty for a run of the baseline's.
     curve: train_loss, train_opa, val_loss and val_opa by epoch, from 1; empty
-      if the run file has them only in part. NaN where it is no float32.
+      if the run file has them only in part. NaN where not finite in float32.
   """
 
   def __init__(self, run_path: str, info: dict[str, Any],
@@ -175,7 +175,8 @@ def grouped(runs: Iterable[Run]) -> list[Group]:
 
 
 def short_names(runs: Sequence[Run]) -> dict[Run, str]:
-  """8 characters of each name; all, or the run file's path, if not unique."""
+  """The first 8 characters of each name; the whole name where these are not
+  unique, and where that is not, the run file's path."""
   ways = [(run.name[:8], run.name, run.run_path) for run in runs]
   counts = collections.Counter(name for way in ways for name in {*way})
   return {run: next((name for name in way if counts[name] == 1), way[-1])

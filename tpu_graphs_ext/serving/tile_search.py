@@ -17,7 +17,7 @@ from tqdm import tqdm
 from tpu_graphs_ext.analytic import candidates, explain, geometry, machines
 from tpu_graphs_ext.analytic.geometry import Loops
 from tpu_graphs_ext.data import schema
-from tpu_graphs_ext.data.kernel import Kernel, Problems
+from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.engine import out_of_range, pretrained, scoring, threads
 from tpu_graphs_ext.engine.settings import TOP_CONFIGS
 from tpu_graphs_ext.errors import UserError
@@ -78,9 +78,10 @@ def rank_source(ranker: scoring.Ranker, source: kernel_sources.Source,
   if _log.isEnabledFor(logging.DEBUG):  # Else beside each kernel.
     out_of_range.warn_of(ranker, [
         each for kernel in kernels for each in kernel.unfamiliar], len(kernels))
-  notes = notes_of(ranker, source) + alone * [
-      'only tiles that fit with all tensors in main memory, where the modules '
-      'have them']
+  notes = notes_of(ranker, source)
+  if alone:
+    notes += ['only tiles that fit with all tensors in main memory, where the '
+              'modules have them']
   return tile_ranking.SourceRanking(
       source.name, kernels, notes, faults, compiler_report.report_of(source))
 
@@ -243,8 +244,8 @@ def _count_elements(kernel: Kernel, listed: np.ndarray, loops: Loops) -> bool:
 
 def _scores(ranker: scoring.Ranker, kernel: Kernel, rows: np.ndarray,
             at_once: int) -> np.ndarray:
-  kernel, = tile_batches.with_known_types(
-      Problems([ranker.prepared(never_timed(kernel, rows[:1]))]), ranker.stats)
+  kernel = tile_batches.with_known_types(
+      ranker.prepared(never_timed(kernel, rows[:1])), ranker.stats)
   parts = [rows[start:start + _AT_ONCE]
            for start in range(0, len(rows), _AT_ONCE)]
   with ThreadPoolExecutor(min(threads.cores(), at_once)) as pool:

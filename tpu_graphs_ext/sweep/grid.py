@@ -199,7 +199,7 @@ class Grid:
                      itertools.product(*model.values.values()))
 
   def limit_search(self, path: str) -> None:
-    """Lowers what a search draws to the different ones that there are."""
+    """Lowers the number of configurations to draw to how many there are."""
     asked, there = self.search.configurations, set()
     for model in self.models:
       # Numbers from 0 stand for those of a range.

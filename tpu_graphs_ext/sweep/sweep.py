@@ -163,7 +163,7 @@ class _Sweep:
       yield asked, configuration
 
   def _copy(self, asked: Any, configuration: Configuration) -> None:
-    """Ends what Optuna asked for, as another search or grid trained it."""
+    """Ends Optuna's trial with what another search or a grid has measured."""
     trial = next(trials.trials_of(self._grid, self._out, configuration))
     if not (row := self._over.get(trial.key)):
       return trials.drop(self._study, asked.number)

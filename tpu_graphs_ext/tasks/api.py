@@ -14,7 +14,6 @@ from tpu_graphs_ext.engine.results import Results
 from tpu_graphs_ext.engine.scoring import load_ranker
 from tpu_graphs_ext.engine.settings import TOP_CONFIGS, Loading, checked
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.tasks import tile_batches
 from tpu_graphs_ext.tasks.tile import LoadSettings
 
 
@@ -97,9 +96,9 @@ def rank(model_dir: str, data: str = '', *, top_k: Optional[int] = TOP_CONFIGS,
          loading: Loading = LoadSettings()) -> list[rank_lib.Ranking]:
   """Ranks the configurations of every kernel or program, labelled or not.
 
-  Warns of features that the model was not trained on; element types among them
-  count as others of as many bytes, which `evaluate` and `predict` do not do.
-  Raises UserError if a file is missing or damaged, or of another model.
+  Warns of features that the model was not trained on, but puts known ones in
+  their place where the task can; `evaluate` and `predict` do not. Raises
+  UserError if a file is missing or damaged, or belongs to another model.
 
   Args:
     model_dir: the folder model_<hash>; its run file lies beside it.
@@ -111,8 +110,9 @@ def rank(model_dir: str, data: str = '', *, top_k: Optional[int] = TOP_CONFIGS,
   ranker = load_ranker(model_dir, loading)
   _, problems = ranker.read(loading, 'test', data)
   out_of_range.warn(ranker, problems)
-  if ranker.task.name == LoadSettings.task.name:
-    problems = tile_batches.with_known_types(problems, ranker.stats)
+  problems = type(problems)(
+      ranker.task.in_known_features(problem, ranker.stats)
+      for problem in problems)
   return [rank_lib.ranking_of(problem, scores, top_k)
           for problem, scores in ranker.score_all(problems, 'rank')]
 

@@ -279,6 +279,11 @@ class TileTask(shipped.ShippedTask):
     from tpu_graphs_ext.tasks import tile_batches
     yield tile_batches.kernel_graph(problem, stats)
 
+  def in_known_features(self, problem: Kernel, stats: FeatureStats) -> Kernel:
+    """The kernel with known element types; see `tile_batches`."""
+    from tpu_graphs_ext.tasks import tile_batches
+    return tile_batches.with_known_types(problem, stats)
+
   def has_args(self, args: Mapping[str, Any]) -> bool:
     """Whether `tiles_train.py` wrote them: `layout_train.py` cuts programs."""
     return 'keep_nodes' not in args

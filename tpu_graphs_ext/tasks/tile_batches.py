@@ -65,14 +65,11 @@ def in_known_types(stats: ColumnStats, node_feat: tf.Tensor) -> tf.Tensor:
       node_feat[:, first:end], counts_as), node_feat[:, end:]], 1)
 
 
-def with_known_types(kernels: Problems, stats: FeatureStats) -> Problems:
-  """Kernels with `in_known_types`; arrays that have them already are kept."""
-  changed = ((kernel, in_known_types(stats.node, kernel.node_feat))
-             for kernel in kernels)
-  return type(kernels)(
-      kernel if np.array_equal(node_feat, kernel.node_feat)
-      else dataclasses.replace(kernel, node_feat=np.asarray(node_feat))
-      for kernel, node_feat in changed)
+def with_known_types(kernel: Kernel, stats: FeatureStats) -> Kernel:
+  """The kernel with `in_known_types`; itself if it has no others."""
+  node_feat = in_known_types(stats.node, kernel.node_feat).numpy()
+  return kernel if np.array_equal(node_feat, kernel.node_feat) else (
+      dataclasses.replace(kernel, node_feat=node_feat))
 
 
 def kernel_graph(kernel: Kernel, stats: FeatureStats) -> tfgnn.GraphTensor:

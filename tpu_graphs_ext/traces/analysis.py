@@ -70,7 +70,7 @@ def calibrated(paths: str | Sequence[str],
 
 
 def _digest(trace: kineto.Trace) -> str:
-  """Of all GPU work of the file, whatever its name, packing and steps."""
+  """Tells files apart by all their GPU work, whatever steps are chosen."""
   return hashlib.sha256(repr([
       (each.name, each.place, each.start, each.end)
       for each in trace.all_work]).encode()).hexdigest()[:12]
