@@ -193,6 +193,10 @@ def test_kernels_of_one_name_in_two_programs_stay_two(tmp_path, compiler):
           for kernel in kernels] == [
               ('f_000-tanh-1', 'f', [20, 15]),
               ('my_g_step_001-tanh-1', 'my_g_step', [70])]
+  assert [kernel_sources.tile_id(source, 7, 'copy.2') for source in (
+      'a/saved/', 'ü b.hlo.pb', '.x.pb', 'my.nets:Net.step')] == [
+          'saved_007-copy.2', 'ü_b_007-copy.2', 'x_007-copy.2',
+          'my_Net_step_007-copy.2']
 
 
 def test_programs_become_kernels_with_the_compilers_tile(tmp_path):

@@ -92,9 +92,9 @@ def tile_id(source: str, number: int, name: str) -> str:
   """An id of a program's kernel as in the data set: what stands before the last
   underscore is the program."""
   place, _, function = os.path.basename(source.rstrip('/')).partition(':')
-  program = '_'.join(filter(None, [place.split('.')[0], function]))
+  program = '_'.join(filter(None, [place.lstrip('.').split('.')[0], function]))
   kernel = re.sub('[^0-9A-Za-z.]+', '-', name)[:80]
-  return f'{re.sub("[^-0-9A-Za-z]", "_", program)}_{number:03}-{kernel}'
+  return re.sub(r'[^\w-]', '_', program) + f'_{number:03}-{kernel}'
 
 
 def is_program(source: Any) -> bool:
