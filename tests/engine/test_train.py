@@ -22,7 +22,7 @@ from tpu_graphs_ext.engine import (
 )
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.stacks import versions
-from tpu_graphs_ext.tasks import TILE
+from tpu_graphs_ext.tasks import TILE, tile
 from tpu_graphs_ext.tasks.tile import LoadSettings
 
 
@@ -145,10 +145,14 @@ def test_train_batches_are_drawn_anew_and_validation_ones_are_not(data_root):
   np.testing.assert_array_equal(first, second)
 
 
-def test_nan_stops_and_keeps_the_last_good_model(data_root, tmp_path):
-  # 4 batches an epoch, in one call: step 6 is one of epoch 2.
+@pytest.mark.parametrize('few, step', [(13, 2), (12, 4)])
+def test_nan_stops_and_keeps_the_last_good_model(
+    data_root, tmp_path, monkeypatch, few, step):
+  # 3 epochs of 4 batches. If 12 steps are few, each is a call of its own;
+  # otherwise an epoch is one. Step 6 is the second of epoch 2.
+  monkeypatch.setattr(tile, '_FEW_STEPS', few)
   with pytest.raises(
-      UserError, match='loss became nan in epoch 2, by step 4; training '
+      UserError, match=f'loss became nan in epoch 2, by step {step}; training '
       r'stopped. The best model so far \(epoch 1, .*model_'):
     eager_training.trained(
         data_root, tmp_path, epochs=3, model_kwargs_json='{"nan_from_step": 6}')

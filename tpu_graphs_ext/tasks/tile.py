@@ -40,8 +40,9 @@ if TYPE_CHECKING:
 DATA_ROOT = '~/data/tpugraphs/npz/tile/xla'
 CACHE_DIR = '~/data/tpugraphs/cache/tile'
 LOSS_NAMES = ('ListMLELoss', 'PairwiseHingeLoss', 'MSE')
-# Training steps in one call of TensorFlow: they are short.
-STEPS_PER_CALL = 10
+# Ten steps in one call of TensorFlow save a tenth of their time, and first cost
+# that of hundreds: AutoGraph traces the step a second time.
+_STEPS_PER_CALL, _FEW_STEPS = 10, 2000
 
 _ENSEMBLE = 'EnsembleRanker'
 # Arguments of an ensemble, not of its members, and their values for a model
@@ -237,11 +238,12 @@ class TileTask(shipped.ShippedTask):
                      splits: Splits) -> tf.keras.Model:
     """The model with the losses of `settings`."""
     from tpu_graphs_ext.engine import compiled_model
+    steps = len(splits.train) // settings.batch
+    is_short = settings.epochs * steps < _FEW_STEPS
     return compiled_model.model(
         settings, splits.num_ops, self.sample_graph(splits.stats),
-        compiled_model.CombinedLoss(settings.weighted_losses),
-        steps=len(splits.train) // settings.batch,
-        steps_per_call=STEPS_PER_CALL)
+        compiled_model.CombinedLoss(settings.weighted_losses), steps,
+        steps_per_call=1 if is_short else _STEPS_PER_CALL)
 
   def datasets(
       self, settings: TrainSettings, splits: Splits, seed: int,
