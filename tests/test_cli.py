@@ -298,6 +298,8 @@ def test_user_errors_are_one_line_and_exit_code_1(capsys, tmp_path):
 @pytest.mark.parametrize('error, code, message', [
     (KeyboardInterrupt(), 130, 'interrupted\n'),
     (SystemExit(0), 1, 'error: the code of a model has called exit()\n'),
+    (MemoryError(), 1, 'error: there is not enough memory; give this process '
+     'more (ulimit -v), or free some\n'),
     (OSError(28, 'No space left on device', '/x'), 1,
      "error: [Errno 28] No space left on device: '/x'; free some space\n"),
     (OSError(5, 'I/O error', '/x'), 1, "error: [Errno 5] I/O error: '/x'\n")])

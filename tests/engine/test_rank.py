@@ -47,6 +47,16 @@ def test_choices_in_order_with_their_tiles_and_times():
       '2 2 0.2500 8 - 0.200 100.00 %'.split()]
 
 
+def test_scores_of_all_are_gathered_once(monkeypatch):
+  """Else the time grows with the square of 100,000 choices."""
+  gathered = []
+  of_tiles = scoring.Scores.of_tiles.fget
+  monkeypatch.setattr(scoring.Scores, 'of_tiles', property(
+      lambda scores: gathered.append(1) or of_tiles(scores)))
+  assert len(rank.ranking_of(tiled_kernel(), SCORES, None).choices) == 4
+  assert len(gathered) == 2  # For their order, and for the choices.
+
+
 def test_problems_without_tiles():
   ranking = rank.Ranking('table', 1, None, 2, True, [rank.Choice(1, 0.5)])
   assert ranking.text().splitlines()[1:] == [

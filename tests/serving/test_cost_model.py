@@ -261,6 +261,9 @@ def test_arguments_that_are_refused(model):
       ({**arrays, 'config_feats': 1, 2: 3}, r"got \['2', .*'config_feats'"),
       ({**arrays, 'edge_index': [[1], [1, 0]]}, 'has rows of different len'),
       ({**arrays, 'edge_index': [[1, 99]]}, '^kernel: edge_index row 0 is'),
+      ({**arrays, 'node_feat': KERNEL.node_feat.tolist()},
+       '^kernel: node_feat has dtype float64; it must be float32; docs/data.md '
+       'describes the arrays$'),
       ({**arrays, 'config_feat': 1}, 'config_feat has dtype'),
       ({**arrays, 'node_feat': KERNEL.node_feat[:, 1:]},
        'node_feat has 139 columns')):

@@ -230,6 +230,9 @@ def _run(argv: Sequence[str]) -> int:
     return 143 if isinstance(error, _Terminated) else 130
   except BrokenPipeError:  # `| head`: nobody reads on.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+  except MemoryError:
+    print('error: there is not enough memory; give this process more (ulimit '
+          '-v), or free some', file=sys.stderr)
   except OSError as error:
     advice = '; free some space' if error.errno == errno.ENOSPC else ''
     print(f'error: {error}{advice}', file=sys.stderr)

@@ -171,8 +171,11 @@ class Kernel(Problem):
 
 def bounds_of(row: np.ndarray, group: str) -> list[int]:
   """The bounds of one configuration, without the zeros that fill the row."""
-  bounds = row[schema.CONFIG_GROUPS[group]][:schema.MAX_DIMS]
-  return np.trim_zeros(bounds, 'b').astype(int).tolist()
+  columns = schema.CONFIG_GROUPS[group]
+  bounds = row[columns][:schema.MAX_DIMS].astype(int).tolist()
+  while bounds and not bounds[-1]:  # np.trim_zeros is slow.
+    bounds.pop()
+  return bounds
 
 
 def readable(kernel: Kernel, where: str = '') -> Kernel:

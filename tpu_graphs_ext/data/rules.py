@@ -210,10 +210,11 @@ class TaskRules:
       raise self.bad(where, f'{name} {message}')
 
   def bad(self, where: str, message: str) -> UserError:
-    """The error for one file."""
-    return UserError(
-        f'{where}: {message}; copy the file again, or run `tpu-graphs-ext '
-        f'check-data --task {self.task}` on its folder to see every fault')
+    """The error for one file, or for arrays that come from no .npz file."""
+    return UserError(f'{where}: {message}; ' + (
+        'copy the file again, or run `tpu-graphs-ext check-data --task '
+        f'{self.task}` on its folder to see every fault'
+        if where.endswith('.npz') else 'docs/data.md describes the arrays'))
 
   def faults(self, arrays: Arrays, strict: bool = False,
              labelled: bool = False) -> Iterator[tuple[str, str]]:

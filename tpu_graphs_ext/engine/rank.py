@@ -73,13 +73,15 @@ class Ranking:
 def ranking_of(problem: Problem, scores: Scores,
                top_k: Optional[int]) -> Ranking:
   """The first `top_k` configurations to try, or all."""
-  runtime = problem.runtime_rel if (problem.runtime_ns > 0).all() else None
+  of_tiles, slowdown = scores.of_tiles, None  # Of all: choices may be many.
+  if (problem.runtime_ns > 0).all():
+    slowdown = problem.runtime_rel / problem.runtime_rel.min() - 1
   choices = []
   for index in scores.order[:top_k].tolist():
-    measured = {} if runtime is None else {
+    measured = {} if slowdown is None else {
         'runtime_ns': int(problem.runtime_ns[index]),
-        'slowdown': float(runtime[index] / runtime.min() - 1)}
-    choices.append(Choice(index, float(scores.of_tiles[index]),
+        'slowdown': float(slowdown[index])}
+    choices.append(Choice(index, float(of_tiles[index]),
                           **problem.details(index), **measured))
   return Ranking(
       problem.name, problem.num_nodes,
