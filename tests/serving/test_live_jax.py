@@ -139,6 +139,13 @@ run = values_agree()
 # The kernels of one device, nothing that picks its part of the arguments.
 assert b'replica-id' not in lowering.lower(jax.pmap(jnp.sin), (run(
     jax.ShapeDtypeStruct((1, 8, 128), 'float32')),))
+# A module's weights are arguments: with them as constants there were one.
+layer = jax.tree_util.Partial(jnp.dot, np.ones((8, 128), 'float32'))
+x = jax.ShapeDtypeStruct((128, 8), 'float32')
+assert b'constant' not in lowering.lower(layer, x)
+if hasattr(jax.jit(abs), 'trace'):  # JAX 0.4.31 or later. Not as for a CPU.
+  assert b'lapack' not in lowering.lower(jax.jit(jnp.linalg.cholesky).trace(
+      jax.ShapeDtypeStruct((8, 8), 'float32')), ())
 """
 
 
