@@ -303,6 +303,9 @@ def _lower_tensorflow(function, arguments: tuple) -> bytes:
   function = getattr(function, 'python_function', function)
   leaves = tf.nest.flatten(arguments)
   for leaf in leaves:
+    if getattr(leaf, 'dtype', None) == tf.string:
+      raise UserError('an argument is text (tf.string), which no TPU takes: '
+                      'name a function of the numbers that are made of it')
     shape = tf.TensorShape(getattr(leaf, 'shape', []))
     if not shape.is_fully_defined():
       raise UserError(
