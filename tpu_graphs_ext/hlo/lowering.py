@@ -202,7 +202,7 @@ def _lower_jax(function, arguments: tuple) -> bytes:
   import jax
   _pass_over_prints()
   name = getattr(function, '__name__', type(function).__name__)
-  if any(hasattr(leaf, 'shape')
+  if any(leaf is not function and hasattr(leaf, 'shape')
          for leaf in jax.tree_util.tree_leaves(function)):
     # A module, whose weights and state would be constants.
     arguments = function, *arguments
