@@ -15,6 +15,8 @@ from sample_programs import table
 
 
 def main() -> None:
+  if len(sys.argv) != 2:
+    sys.exit('error: name the folder to write')
   jax.config.update('jax_platforms', 'cpu')
   folder = os.path.join(sys.argv[1], 'hlo')
   os.makedirs(folder, exist_ok=True)

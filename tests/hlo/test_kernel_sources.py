@@ -1,6 +1,7 @@
 """What a user names -> kernels."""
 
 import gzip
+import types
 
 import pytest
 import tensorflow as tf
@@ -23,6 +24,18 @@ from tpu_graphs_ext.hlo import (
   subprocesses,
   tpu_compiler,
 )
+
+
+class Lowered:
+  """What `jax.jit(f).lower(...)` returns where no TPU is."""
+  __module__ = 'jax.stages'
+  _lowering = types.SimpleNamespace(_platforms=('cpu',))
+
+  def compiler_ir(self, dialect):
+    return self
+
+  def as_serialized_hlo_module_proto(self):
+    return elementwise([64, 256]).SerializeToString()
 
 
 def compiled(module, bounds=None, cycles=100, runs=1, op_name=''):
@@ -273,6 +286,7 @@ def test_programs_are_compiled(tmp_path, monkeypatch):
       'replicas): the kernels of each']
   path.write_bytes(b'func.func @main(tensor<i32> {"_platform_index"})')
   assert read(str(path)).notes[1].startswith('exported for several platforms')
+  assert read(Lowered(), None).notes[1].startswith('lowered for cpu, for ')
 
 
 @needs_libtpu

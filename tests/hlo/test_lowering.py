@@ -24,6 +24,10 @@ def signed(x):
 def of_any_batch(x):
   return x
 
+@tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
+def of_text(x):
+  return tf.strings.length(x)
+
 class Module(tf.Module):
   def __init__(self):
     self.w = tf.Variable(tf.ones([16, 8]))
@@ -184,6 +188,7 @@ def test_what_a_saved_model_serves(tmp_path, monkeypatch):
     ('{}:dense', '', 'arguments .none; give --shapes'),
     ('{}:of_any_batch', '', r'^\w+:of_any_batch: an argument has the shape '
      r'\(None, 16\), but a TPU compiles for whole sizes'),
+    ('{}:of_text', '', r'of_text: an argument is text \(tf\.string\), which'),
     ('{}:signed', 'broken_arguments', 'broken_arguments: must return the '
      r'arguments of .*ZeroDivisionError'),
     ('no_such_module:dense', '', "No module named 'no_such_module'"),

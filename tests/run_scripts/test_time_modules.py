@@ -53,11 +53,13 @@ def test_it_runs_what_was_compiled_and_times_it(
   assert done.returncode == 1 and (
       'a.tpu: a cpu cannot load it; use a TPU v5e and the libtpu that compiled '
       in done.stderr.splitlines()[-1]), done.stderr
-  nothing = subprocess.run(
-      [jax_python or sys.executable, PROJECT / 'run_scripts/time_modules.py'],
-      check=False, capture_output=True, text=True, cwd=PROJECT)
-  assert (nothing.returncode, nothing.stderr) == (
-      1, 'error: name the folder that `rank --modules` wrote\n')
+  for script, what in (('time_modules', 'that `rank --modules` wrote'),
+                       ('lower_programs', 'to write')):
+    nothing = subprocess.run(
+        [jax_python or sys.executable, PROJECT / f'run_scripts/{script}.py'],
+        check=False, capture_output=True, text=True, cwd=PROJECT)
+    assert (nothing.returncode, nothing.stderr) == (
+        1, f'error: name the folder {what}\n')
   row, *_ = csv.DictReader(done.stdout.splitlines())
   assert row['module'] == 'a.pb' and int(row['runtime_ns']) > 0
   assert (row['runs'], row['device']) == ('3', 'cpu')

@@ -109,7 +109,7 @@ def test_64_bits_and_a_pallas_kernel_alone_are_errors(rank, capsys):
 
 
 BLOCKS = """
-import jax, jax.numpy as jnp, numpy as np, types
+import functools, jax, jax.numpy as jnp, numpy as np, types
 from tpu_graphs_ext.hlo import lowering
 from tpu_graphs_ext.serving import pallas_kernel
 
@@ -139,6 +139,17 @@ run = values_agree()
 # The kernels of one device, nothing that picks its part of the arguments.
 assert b'replica-id' not in lowering.lower(jax.pmap(jnp.sin), (run(
     jax.ShapeDtypeStruct((1, 8, 128), 'float32')),))
+# A module's weights are arguments: with them as constants there were one.
+layer = jax.tree_util.Partial(jnp.dot, np.ones((8, 128), 'float32'))
+x = jax.ShapeDtypeStruct((128, 8), 'float32')
+assert b'constant' not in lowering.lower(layer, x)
+# Not so a function that itself has a shape, as an operator may.
+operator = functools.partial(jnp.sin)
+operator.shape, operator.dtype = (8, 8), np.dtype('float32')
+assert lowering.lower(operator, x)
+if hasattr(jax.jit(abs), 'trace'):  # JAX 0.4.31 or later. Not as for a CPU.
+  assert b'lapack' not in lowering.lower(jax.jit(jnp.linalg.cholesky).trace(
+      jax.ShapeDtypeStruct((8, 8), 'float32')), ())
 """
 
 

@@ -112,7 +112,7 @@ def open_source(source: Any, shapes: Any = '', tpu: str = schema.DEFAULT_TPU,
     source = os.fspath(source)
   if not is_program(source):
     raise UserError('a program must be a file, a function, its name as module:'
-                    'function, or what jax.jit(function).lower(...) returned; '
+                    'function, or what jax.jit(function).trace(...) returned; '
                     f'got {type(source).__name__}')
   _require_text(source, shapes)
   if not isinstance(source, str) or lowering.names_function(source):
@@ -120,7 +120,12 @@ def open_source(source: Any, shapes: Any = '', tpu: str = schema.DEFAULT_TPU,
     name = source if isinstance(source, str) else getattr(
         source, '__name__', type(source).__name__)
     module = protos.as_module(lowered(source, shapes, jax_python))
-    return Source(name, [], [], [], tpu, programs.of_module(module))
+    platforms = getattr(
+        getattr(source, '_lowering', None), '_platforms', None) or ['tpu']
+    notes = [] if 'tpu' in platforms else [
+        f'lowered for {", ".join(platforms)}, for which JAX may write other '
+        'operations: give what jax.jit(f).trace(...) returns instead']
+    return Source(name, [], notes, [], tpu, programs.of_module(module))
   path = os.path.expanduser(source)
   if not os.path.exists(path):
     raise UserError(f'{source}: no such file; a function is named as '
@@ -162,9 +167,10 @@ def compiled(source: Source, progress: subprocesses.Progress = None) -> Source:
   try:
     result = tpu_compiler.compile_program(program, source.tpu, progress)
   except UserError as error:
-    raise UserError(f'{source.name}: {error}') from error
-  return dataclasses.replace(
-      _from_compiled(source.name, result, notes), tpu=source.tpu)
+    raise UserError('; '.join(
+        [f'{source.name}: {error}', *source.notes])) from error
+  return dataclasses.replace(_from_compiled(
+      source.name, result, [*notes, *source.notes]), tpu=source.tpu)
 
 
 def open_all(names: Sequence[str], shapes: str, tpu: str,

@@ -152,10 +152,11 @@ def lower(function: Any, arguments: Any, name: str = '') -> bytes:
   """A TensorFlow or JAX function as a serialized `HloModuleProto`.
 
   The function may be a module of Keras, Equinox, Flax or Haiku, and what
-  `jax.jit(...).lower(...)` returns. `arguments`, a tuple or a single one, are
-  arrays, `jax.ShapeDtypeStruct`s or `tf.TensorSpec`s, nested as you like; empty
-  or None for a `tf.function` with an input signature. Anything else in them is
-  static, such as numbers and functions of a module. Shardings of JAX are kept.
+  `jax.jit(...)`'s `trace` or `lower` returns. `arguments`, a tuple or a single
+  one, are arrays, `jax.ShapeDtypeStruct`s or `tf.TensorSpec`s, nested as you
+  like; empty or None for a `tf.function` with an input signature. Anything else
+  in them is static, such as numbers and functions of a module. Shardings of JAX
+  are kept.
 
   Raises UserError, which names the function, if it cannot be lowered.
   """
@@ -194,10 +195,20 @@ def _signature(function) -> tuple:
 
 
 def _lower_jax(function, arguments: tuple) -> bytes:
+  if type(function).__name__ == 'Traced':  # Of `jax.jit(f).trace(...)`.
+    function = function.lower(lowering_platforms=('tpu',))
   if hasattr(function, 'compiler_ir'):  # `jax.stages.Lowered`.
     return function.compiler_ir('hlo').as_serialized_hlo_module_proto()
   import jax
   _pass_over_prints()
+  name = getattr(function, '__name__', type(function).__name__)
+  if any(leaf is not function and hasattr(leaf, 'shape')
+         for leaf in jax.tree_util.tree_leaves(function)):
+    # A module, whose weights and state would be constants.
+    arguments = function, *arguments
+
+    def function(module, *inputs):
+      return module(*inputs)
   leaves, structure = jax.tree_util.tree_flatten(arguments)
   abstract = {place: _abstract(leaf) for place, leaf in enumerate(leaves)
               if hasattr(leaf, 'shape') and hasattr(leaf, 'dtype')}
@@ -219,7 +230,7 @@ def _lower_jax(function, arguments: tuple) -> bytes:
     return [leaf for leaf in jax.tree_util.tree_leaves(returned)
             if hasattr(leaf, 'dtype')]  # A module has functions too.
 
-  flat.__name__ = getattr(function, '__name__', type(function).__name__)
+  flat.__name__ = name
   return _for_tpu(jax.jit(flat), abstract.values())
 
 
@@ -292,6 +303,9 @@ def _lower_tensorflow(function, arguments: tuple) -> bytes:
   function = getattr(function, 'python_function', function)
   leaves = tf.nest.flatten(arguments)
   for leaf in leaves:
+    if getattr(leaf, 'dtype', None) == tf.string:
+      raise UserError('an argument is text (tf.string), which no TPU takes: '
+                      'name a function of the numbers that are made of it')
     shape = tf.TensorShape(getattr(leaf, 'shape', []))
     if not shape.is_fully_defined():
       raise UserError(

@@ -113,7 +113,7 @@ def rank_blocks(product: AnyProduct, tpu: str,
                 if isinstance(blocks, str) and blocks == USUAL
                 else _checked(blocks))
   if not len(candidates):
-    raise UserError(f'blocks={USUAL}: none takes at most {limit / _MIB:,.0f} '
+    raise UserError(f'blocks={USUAL}: none takes at most {limit / _MIB:.3g} '
                     'MiB; allow more with vmem_limit')
   faults = [formula.fault_of(product, block, machine, limit)
             for block in candidates.tolist()]

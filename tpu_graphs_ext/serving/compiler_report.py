@@ -78,7 +78,7 @@ def kernels(source: Any, shapes: Any = '', tpu: str = schema.DEFAULT_TPU,
 
   Needs the extra [tpu], neither a TPU nor a model. For the arguments see
   `CostModel.rank`: a file of HLO or StableHLO, the folder of a SavedModel, a
-  function with its `shapes`, or what `jax.jit(...).lower(...)` returned.
+  function with its `shapes`, or what `jax.jit(...).trace(...)` returned.
 
   Raises UserError if it cannot be read, lowered or compiled.
   """

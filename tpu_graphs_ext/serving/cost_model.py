@@ -160,7 +160,7 @@ class CostModel:
 
     Args:
       kernel: see the class; or a function of JAX or TensorFlow, its name as
-        'module:function', what `jax.jit(...).lower(...)` returned, or any file
+        'module:function', what `jax.jit(...).trace(...)` returned, or any file
         that the command `rank` takes, such as HLO. Google's TPU compiler
         compiles programs (extra [tpu]).
       shapes: a function's arguments: their tuple, nested as they are, with
