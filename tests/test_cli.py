@@ -1,6 +1,7 @@
 """The command line: text in, exit code, stdout and stderr out."""
 
 import dataclasses
+import inspect
 import io
 import json
 import logging
@@ -366,7 +367,10 @@ def test_predict_and_rank(model_flags, capsys, tmp_path):
   assert capsys.readouterr().out == f'{path}\n'
   rows = dict(row.removeprefix('tile:xla:').split(',')
               for row in path.read_text().splitlines()[1:])
-  assert cli.main(['rank', *model_flags, '--json']) == 0
+  loud = tmp_path / 'loud.py'
+  loud.write_text(inspect.getsource(tiny_models) + '\nprint("as it loads")\n')
+  assert cli.main([
+      'rank', *model_flags[:-1], f'--models_py={loud}', '--json']) == 0
   for ranking in json.loads(capsys.readouterr().out):
     chosen = [choice['index'] for choice in ranking['choices']]
     # The CSV is padded with 0, the list is not.

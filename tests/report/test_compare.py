@@ -150,6 +150,8 @@ def test_the_headline():
   for runs_of, title, certainty in (
       ([[0, 0, .1], [0, .1, 0]], 'No clear winner: Model0 has 0.00 percentage '
        'points less slowdown at top-1 than Model1', 'It includes 0, so this'),
+      ([[np.nan], [.1]], 'Model1 and Model0 have no top-1 % to compare',
+       'All scores of one of them, or all runtimes, are equal.'),
       ([[.3, .3]], 'The default tile wins: 20.0 percentage points less',
        'Groups of a single run'),
       ([[.05]], 'No clear winner: Model0 has 5.00 percentage points less '

@@ -109,6 +109,18 @@ def test_groups_have_all_seeds_and_names_that_say_how_they_differ(tmp_path):
       'TinyRanker, width=8, learning_rate=0.01', 'Other']
 
 
+def test_settings_that_the_baseline_lacks_tell_groups_apart(tmp_path):
+  groups = grouped(tmp_path, *(
+      {**run_info(seed=seed), 'settings': {
+          'lr_schedule': schedule, 'list_size': size}}
+      for seed, schedule, size in (
+          (1, 'cosine', 0), (2, 'constant', 0), (3, 'constant', 32))))
+  assert [group.name for group in groups] == [
+      'TinyRanker, list_size=0, lr_schedule=cosine',
+      'TinyRanker, list_size=0, lr_schedule=constant',
+      'TinyRanker, list_size=32, lr_schedule=constant']
+
+
 def test_no_two_groups_have_one_name(tmp_path):
   for name, notes in (('long', ['x' * 60, 'x' * 61]), (
       'stats', [{'node': 1, 'config': 2}, {'node': 1, 'config': 3}])):

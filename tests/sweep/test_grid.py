@@ -58,6 +58,7 @@ FAULTS = [
       for seed in ('1', True, -1, 2**32)),
     ({**MODEL, 'prune': {'min_epochs': 0}}, 'min_epochs: must be at least 1; '),
     ({**MODEL, 'prune': {'factor': 1}}, 'prune: factor: must be at least 2; g'),
+    ({**MODEL, 'prune': []}, 'prune: must be an object; got []'),
     ({**MODEL, 'data_root': ''}, 'data_root is empty'),
     ({**MODEL, 'goal': 'top_5'}, 'goal must be one of opa, top1, top5, top10'),
     ({**MODEL, 'search': {'method': 'bayes'}}, 'configurations must be at'),
@@ -87,6 +88,8 @@ def test_what_a_search_draws(tmp_path):
       'kwargs': {'hidden_dim': {'min': 0, 'max': 9}}, 'settings': {
           'lr': {'min': 0.5, 'max': 9, 'log': True}, 'epochs': 7}})
   assert parsed.prune == grid.Prune() and parsed.num_trials == 7
+  assert [read(tmp_path, {**MODEL, 'prune': prune}).prune
+          for prune in ({}, False, None)] == [grid.Prune(), None, None]
   # A search that draws for other seeds is another one.
   studies = [read(tmp_path, {**content, 'seeds': [seed]}).study_name
              for content in (MODEL, SEARCH) for seed in (1, 2)]

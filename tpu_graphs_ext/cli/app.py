@@ -216,8 +216,11 @@ def _run(argv: Sequence[str]) -> int:
   args = parse(argv)
   imports.quieten()
   _set_up_logging(args.quiet, args.verbose)
+  args.stdout = sys.stdout
+  # What a models.py prints may not get into the JSON.
+  others = sys.stderr if getattr(args, 'json', False) else sys.stdout
   try:
-    with _progress(args.quiet):
+    with _progress(args.quiet), contextlib.redirect_stdout(others):
       code = flags.VERBS[args.verb].run(args)
     sys.stdout.flush()
     return code or 0

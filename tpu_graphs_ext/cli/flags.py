@@ -297,7 +297,8 @@ def progress(tpu: str) -> Iterator[Callable[[float], None]]:
 
 def show(args: argparse.Namespace, to_json: Callable[[], Any],
          text: Callable[[], str]) -> None:
-  print(json.dumps(to_json(), indent=2) if args.json else text())
+  print(json.dumps(to_json(), indent=2) if args.json else text(),
+        file=args.stdout)
 
 
 def failed(faults: list[str]) -> int:

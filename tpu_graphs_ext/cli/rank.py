@@ -134,7 +134,8 @@ def _all_tiles(args: Namespace) -> int:
     if args.json:
       print(json.dumps([{
           'source': source.name, 'notes': [], 'faults': source.faults,
-          'kernels': [], 'report': []} for source in failed], indent=2))
+          'kernels': [], 'report': []} for source in failed], indent=2),
+            file=args.stdout)
     return flags.failed([fault for source in failed for fault in source.faults])
   with flags.progress(args.tpu) as progress, kernel_sources.compiling(
       opened, progress) as sources:

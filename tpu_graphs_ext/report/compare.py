@@ -230,6 +230,9 @@ def _verdict(measure: Measure, values: pd.DataFrame, first: str,
              other: str) -> tuple[str, str]:
   """A title, and a sentence on how certain it is."""
   mean, low, high = _gain(measure, values, first, other)
+  if math.isnan(mean):
+    return (f'{first} and {other} have no {measure.name} to compare',
+            'All scores of one of them, or all runtimes, are equal.')
   if mean < 0:
     first, other, mean, low, high = other, first, -mean, -high, -low
   first, other = (f'the {name}' if name == DEFAULT else name

@@ -48,7 +48,8 @@ class Run:
     self.flags = {
         **{key: value for key, value in sorted(args.items())
            if key not in _NOT_TRAINED},
-        **{key: self.settings[key] for key in ('data_root', 'toy_data')
+        **{key: self.settings[key] for key in (
+            'data_root', 'toy_data', 'lr_schedule', 'list_size')
            if key in self.settings},
         **{name: str(of.get(key))[:8] for name, of, key in (
             ('models.py', info.get('models_py', {}), 'sha256'),

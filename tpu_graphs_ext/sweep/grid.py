@@ -142,7 +142,7 @@ class Grid:
              f'seeds must be a list of whole numbers from 0 to {MOST_SEED}',
              self.seeds)
     self.search = filled(Search, self.search, 'search')
-    self.prune = self.prune and filled(
+    self.prune = None if self.prune in (None, False) else filled(
         Prune, {} if self.prune is True else self.prune, 'prune')
     self.data_root = files.full_path(files.require_path(
         'data_root', TASKS[self.task].training.data_root
@@ -186,7 +186,7 @@ class Grid:
   @property
   def study_name(self) -> str:
     """Trials of one study are compared: by a search, and by pruning."""
-    content = [self.task, self.data_root, self.goal, self.prune or None]
+    content = [self.task, self.data_root, self.goal, self.prune]
     if self.search.method != 'grid':
       content += [self.seeds, self.models]
     content_hash = hashlib.sha256(repr(content).encode()).hexdigest()[:16]

@@ -307,7 +307,10 @@ def with_members(settings: TrainSettings) -> TrainSettings:
     return settings
   kwargs = dict(settings.model_kwargs)
   if settings.model != _ENSEMBLE:
-    load_models.model_class(_ENSEMBLE, settings.models_py)
+    if _ENSEMBLE not in load_models.model_names(settings.models_py):
+      raise UserError(
+          f'--members={settings.members}: {settings.models_file} has no '
+          f'{_ENSEMBLE}, which trains them together; give --members 1')
     defaults = load_models.constructor_arguments(cls)[0]
     of_all = {name: kwargs.pop(name, defaults.get(name, default))
               for name, default in _OF_ALL.items()}
