@@ -21,8 +21,7 @@ from tpu_graphs_ext.tasks.tile import LoadSettings, TrainSettings
 
 # Layers of Keras, of our own and of TF-GNN; one model nested in another.
 MODELS = {'MyEarlyJoinSAGE': {}, 'EnsembleRanker': {
-    'copies': 2,
-    'members': {'EarlyJoinGAT': model_checks.SMALL['EarlyJoinGAT']}}}
+    'copies': 1, 'members': {'LateJoinGAT': model_checks.SMALL['LateJoinGAT']}}}
 
 
 def train_all(data_root: str, out: str) -> None:
