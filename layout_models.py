@@ -516,7 +516,11 @@ class _LayoutModel(tf.keras.Model):
     self._create_for(inputs.node_feats.shape[-1], inputs.config_feats.shape[-1])
     # Embedded by the layer, which adds its regularizer to the losses.
     embedded = self._op_embedding(graph).node_sets['op']['op_e']
+    if tf.inside_function() and not training:
+      return self._at_once()(inputs, embedded)
+    return self._score_at_once(inputs, embedded, training)
 
+  def _score_at_once(self, inputs, embedded, training):
     def scored(dropout):
       return self._scores(inputs, inputs.config_feats, self._parts(
           inputs, embedded, dropout), training)
@@ -557,6 +561,12 @@ class _LayoutModel(tf.keras.Model):
               functools.partial(self._rank_in_chunks, dropout), autograph=False,
               input_signature=_input_specs(*widths))
           for dropout in _DROPOUTS}.get
+      # Validation and Keras, to save a model, would each trace it anew.
+      self._at_once = functools.cache(tf.function(
+          lambda inputs, embedded: self._score_at_once(inputs, embedded, False),
+          autograph=False, input_signature=[
+              _input_specs(*widths), tf.TensorSpec([None, self._embed_width])
+          ]).get_concrete_function)
     elif widths != self._input_widths:
       raise ValueError(
           f'the graph has {node_width} node and {config_width} config columns, '

@@ -289,10 +289,11 @@ def _inputs_of(graph: tfgnn.GraphTensor) -> _Inputs:
 def _traced(function: Callable[..., Any], *specs: Any) -> Callable[..., Any]:
   """The function as one trace, which is made when it is called first."""
   # A partial, so that TensorFlow counts the traces of each model separately.
-  trace = tf.function(functools.partial(function), autograph=False,
-                      input_signature=specs)
+  trace = functools.cache(tf.function(
+      functools.partial(function), autograph=False, input_signature=specs
+  ).get_concrete_function)  # While saving, TensorFlow would make another.
   # A function, so that Keras does not save the trace.
-  return lambda *arguments: trace(*arguments)
+  return lambda *arguments: trace()(*arguments)
 
 
 class _Graph:
@@ -900,7 +901,8 @@ class _Ranker(_TrainedModel):
                       tf.TensorSpec([None, None, config_width]))
       self._rank = _traced(self._rank_in_chunks, *specs)
       self._at_once = _traced(
-          self._score_at_once, specs, tf.TensorSpec([None, self._embed_width]))
+          lambda inputs, embedded: self._score_at_once(inputs, embedded),
+          specs, tf.TensorSpec([None, self._embed_width]))
     elif widths != self._input_widths:
       raise ValueError(
           'the graph has {} node and {} config columns, the model was built '

@@ -113,7 +113,7 @@ def test_every_variable_learns_from_segments(made, name):
 @pytest.mark.parametrize('saves', [
     False, pytest.param(True, marks=pytest.mark.slow)])
 @two_models_and_slowly_all
-def test_weights_are_the_whole_state(name, tmp_path, saves):
+def test_weights_are_the_whole_state(name, tmp_path, saves, monkeypatch):
   """As layout_evaluate.py has it: saved, loaded, copied by position."""
   saved = make(name)
   saved(graph())
@@ -122,7 +122,13 @@ def test_weights_are_the_whole_state(name, tmp_path, saves):
       variable.assign_add(tf.random.normal(variable.shape, stddev=0.1))
   scores = saved(graph()).numpy()
   if saves:
+    traced, score = [], type(saved)._score_at_once
+    monkeypatch.setattr(
+        type(saved), '_score_at_once', lambda self, *inputs: traced.append(
+            inputs[2]) or score(self, *inputs))
+    tf.function(lambda: saved(graph()), autograph=False)()  # As in validation.
     saved.save(str(tmp_path / 'model'))
+    assert traced == [False, True]  # By `training`; Keras calls it three times.
     saved = tf.keras.models.load_model(str(tmp_path / 'model'))
   copy = make(name, seed=2, **(
       {'feature_stats': None} if name == 'MyLayoutSAGE' else {}))
