@@ -117,8 +117,8 @@ def checkout_findings(root: str = '') -> Iterator[Finding]:
     return
   place = os.path.join(folder, checkout.MODELS_PY)
   if swap.committed(place) is None:
-    yield Finding('checkout', BROKEN, f'{folder}: git, which keeps the '
-                  'original of models.py, does not have it',
+    yield Finding('checkout', BROKEN, f'{place}: git, which keeps the '
+                  'original, does not have it or is not installed',
                   f'git clone {checkout.URL}  # and name that one')
   else:
     yield from _clone_findings(folder, place)

@@ -73,9 +73,10 @@ class Ranking:
 def ranking_of(problem: Problem, scores: Scores,
                top_k: Optional[int]) -> Ranking:
   """The first `top_k` configurations to try, or all."""
-  of_tiles, slowdown = scores.of_tiles, None  # Of all: choices may be many.
-  if (problem.runtime_ns > 0).all():
-    slowdown = problem.runtime_rel / problem.runtime_rel.min() - 1
+  # For all configurations at once: the choices may be as many.
+  of_tiles = scores.of_tiles
+  slowdown = (problem.runtime_rel / problem.runtime_rel.min() - 1
+              if (problem.runtime_ns > 0).all() else None)
   choices = []
   for index in scores.order[:top_k].tolist():
     measured = {} if slowdown is None else {

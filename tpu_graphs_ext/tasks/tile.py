@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 DATA_ROOT = '~/data/tpugraphs/npz/tile/xla'
 CACHE_DIR = '~/data/tpugraphs/cache/tile'
 LOSS_NAMES = ('ListMLELoss', 'PairwiseHingeLoss', 'MSE')
-# Ten steps in one call of TensorFlow save a tenth of their time, and first cost
-# that of hundreds: AutoGraph traces the step a second time.
+# Ten steps in one call of TensorFlow take a tenth less time, but AutoGraph then
+# traces the step twice, which takes as long as hundreds of steps.
 _STEPS_PER_CALL, _FEW_STEPS = 10, 2000
 
 _ENSEMBLE = 'EnsembleRanker'
