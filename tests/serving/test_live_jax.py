@@ -143,6 +143,9 @@ assert b'replica-id' not in lowering.lower(jax.pmap(jnp.sin), (run(
 layer = jax.tree_util.Partial(jnp.dot, np.ones((8, 128), 'float32'))
 x = jax.ShapeDtypeStruct((128, 8), 'float32')
 assert b'constant' not in lowering.lower(layer, x)
+# Kernels that copy an argument have its name; a number is none.
+assert b"table['w']" in lowering.lower(lambda table, by: table['w'] * by,
+                                       ({'w': x}, 2))
 # Not so a function that itself has a shape, as an operator may.
 operator = functools.partial(jnp.sin)
 operator.shape, operator.dtype = (8, 8), np.dtype('float32')

@@ -225,13 +225,15 @@ def _lower_jax(function, arguments: tuple) -> bytes:
       for place, leaf in enumerate(leaves)):
     return _for_tpu(function, filled(abstract.values()))
 
-  def flat(*arrays):
-    returned = function(*filled(arrays))
+  def flat(*arguments):
+    returned = function(*filled(jax.tree_util.tree_leaves(arguments)))
     return [leaf for leaf in jax.tree_util.tree_leaves(returned)
             if hasattr(leaf, 'dtype')]  # A module has functions too.
 
-  flat.__name__ = name
-  return _for_tpu(jax.jit(flat), abstract.values())
+  flat.__name__, flat.__wrapped__ = name, function  # Its names of arguments.
+  # None is no leaf.
+  return _for_tpu(jax.jit(flat), jax.tree_util.tree_unflatten(
+      structure, map(abstract.get, range(len(leaves)))))
 
 
 def _abstract(leaf):
