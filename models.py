@@ -1952,7 +1952,16 @@ class _Geometry:
 
   @staticmethod
   def loops(graph: _Graph, raw: tf.Tensor, hardware: _Hardware) -> _Loops:
-    """Loop nests from node features in their own units, [nodes, 140]."""
+    """Loop nests from node features in their own units, [nodes, 140]; by one
+    trace of `loops_of` for all models, as making it takes a second."""
+    return _loops(graph.opcode, graph.node_counts, *graph.edges['consumers'],
+                  raw, hardware)
+
+  @staticmethod
+  def loops_of(opcode: tf.Tensor, node_counts: tf.Tensor, consumer: tf.Tensor,
+               producer: tf.Tensor, raw: tf.Tensor, hardware: _Hardware
+               ) -> _Loops:
+    graph = _Graph(_Inputs(opcode, raw, node_counts, consumer, producer, None))
     nodes = _Nodes(graph, raw, hardware)
     tiled = nodes.tiled_rows
     output_axes = tf.pad(  # [kernels, 6, 12], 1 for a dimension and its axis
@@ -2110,6 +2119,12 @@ class _Geometry:
         for x in (tf.ones_like(block), block * s.moves,
                   block * fetches * s.moves, pieces * fetches * s.moves,
                   fetches * s.waits, held)), covered
+
+
+_loops = _traced(
+    _Geometry.loops_of, *4 * [tf.TensorSpec([None], tf.int32)],
+    tf.TensorSpec([None, _TABLE_WIDTHS['node']]),
+    _Hardware(*[tf.TensorSpec([])] * len(_Hardware._fields)))
 
 
 def _streams(graph: _Graph, nodes: _Nodes, conv: '_Convolution',

@@ -2,8 +2,8 @@
 
 For `candidates`, `explain`, `rank` and the report. The rules are `_Geometry`'s
 in models.py, without a model. The kernels of a program are read together and op
-by op, a third of a second with TensorFlow's start; tracing that takes a second,
-and pays only where kernels come one by one.
+by op, a third of a second with TensorFlow's start; its models' trace takes a
+second, and pays only where kernels come one by one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
 import numpy as np
 
@@ -316,13 +316,16 @@ def loops_of(kernels: Sequence[Kernel],
   if not kernels:
     return []
   import tensorflow as tf
-  arrays = (
-      np.concatenate(features),
-      np.concatenate([k.node_opcode for k in kernels]).astype(np.int32),
-      np.concatenate(edges).astype(np.int32),
-      np.array([k.num_nodes for k in kernels], np.int32))
-  nests = (_loops if len(kernels) > 1 else _traced_loops())(
-      *map(tf.constant, arrays))
+  models = load_models.models_module()
+  edges = np.concatenate(edges).astype(np.int32)
+  read = models._Geometry.loops_of if len(kernels) > 1 else models._loops
+  nests = read(
+      *map(tf.constant, (
+          np.concatenate([k.node_opcode for k in kernels]).astype(np.int32),
+          np.array([k.num_nodes for k in kernels], np.int32),
+          edges[:, 0], edges[:, 1], np.concatenate(features))),
+      models._Hardware(*(
+          tf.constant(x, tf.float32) for x in models._MACHINES[0])))
   every = _apart(tf.nest.map_structure(np.asarray, nests), machine)
   for loops, kernel in zip(every, kernels):
     for sizes, windows, is_result in _windows(kernel):
@@ -412,26 +415,6 @@ def _apart(nests: Any, machine: Machine) -> list[Loops]:
     kernels.append(Loops(nest._replace(streams=_paired_by_size(
         streams._replace(kernel=streams.kernel * 0), nest.size[0])), machine))
   return kernels
-
-
-def _loops(node_feat, opcode, edges, node_counts) -> Any:
-  """`_Loops` of tensors, from the nodes and edges of all kernels."""
-  import tensorflow as tf
-  models = load_models.models_module()
-  graph = models._Graph(models._Inputs(
-      opcode, node_feat, node_counts, edges[:, 0], edges[:, 1], None))
-  machine = models._Hardware(*(
-      tf.constant(x, tf.float32) for x in models._MACHINES[0]))
-  return models._Geometry.loops(graph, node_feat, machine)
-
-
-@functools.cache
-def _traced_loops() -> Callable[..., Any]:
-  import tensorflow as tf
-  ints = tf.TensorSpec([None], tf.int32)
-  return tf.function(_loops, autograph=False, input_signature=[
-      tf.TensorSpec([None, _WIDTH]), ints, tf.TensorSpec([None, 2], tf.int32),
-      ints])
 
 
 @functools.cache
