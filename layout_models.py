@@ -45,10 +45,11 @@ _log = logging.getLogger(__name__)
 def _matmul(x: tf.Tensor, w: tf.Tensor,
             bias: Optional[tf.Tensor] = None) -> tf.Tensor:
   """[..., a] times [a, b], plus [b] -> [..., b], as one matrix product."""
-  flat = tf.reshape(x, [-1, w.shape[0]]) @ w
+  is_flat = x.shape.rank == 2
+  flat = (x if is_flat else tf.reshape(x, [-1, w.shape[0]])) @ w
   if bias is not None:
     flat = tf.nn.bias_add(flat, bias)
-  if x.shape.rank == 2:
+  if is_flat:
     return flat
   y = tf.reshape(flat, tf.concat([tf.shape(x)[:-1], [w.shape[1]]], 0))
   y.set_shape(x.shape[:-1] + [w.shape[1]])

@@ -190,10 +190,11 @@ def what_tiles_count(votes: Iterable[int]) -> tuple:
 def _matmul(x: tf.Tensor, w: tf.Tensor,
             bias: Optional[tf.Tensor] = None) -> tf.Tensor:
   """[..., a] times [a, b], plus [b] -> [..., b], as one matrix product."""
-  flat = tf.reshape(x, [-1, w.shape[0]]) @ w
+  is_flat = x.shape.rank == 2
+  flat = (x if is_flat else tf.reshape(x, [-1, w.shape[0]])) @ w
   if bias is not None:
     flat = tf.nn.bias_add(flat, bias)
-  if x.shape.rank == 2:
+  if is_flat:
     return flat
   y = tf.reshape(flat, tf.concat([tf.shape(x)[:-1], [w.shape[1]]], 0))
   y.set_shape(x.shape[:-1] + [w.shape[1]])
@@ -306,8 +307,10 @@ class _Graph:
     self.nodes = tf.size(inputs.opcode)
     self.opcode, self.node_counts = inputs.opcode, inputs.node_counts
     self.kernels = tf.size(self.node_counts)
-    self.kernel_of = tf.repeat(tf.range(self.kernels), self.node_counts)
-    self.kernel_of.set_shape([None])  # int32 [nodes]
+    # `tf.repeat` makes 28 operations. int32 [nodes]
+    self.kernel_of = tf.raw_ops.UpperBound(
+        sorted_inputs=tf.cumsum(self.node_counts)[tf.newaxis],
+        values=tf.range(self.nodes)[tf.newaxis])[0]
     self.edges = {  # Sum over: (sending nodes, receiving nodes), int32 [edges]
         'consumers': (inputs.consumer, inputs.producer),
         'producers': (inputs.producer, inputs.consumer),
@@ -341,6 +344,10 @@ class _Graph:
   def sum_of(self, of: str, x: tf.Tensor) -> tf.Tensor:
     """Sums `x` over the 'consumers', the 'producers' or 'both' of each node, 0
     without any: float32 [nodes, ...] -> same."""
+    if x.shape.rank == 1:
+      senders, receivers = self.edges[of]
+      return tf.math.unsorted_segment_sum(
+          tf.gather(x, senders), receivers, self.nodes)
     return self._product(self._adjacency[of], x)
 
   def mean_of(self, of: str, x: tf.Tensor) -> tf.Tensor:
@@ -1495,6 +1502,8 @@ _CONVOLUTION, _COPY, _DOT = 26, 27, 34
 _DYNAMIC_SLICE, _DYNAMIC_UPDATE_SLICE = 35, 36
 _FUSION, _PARAMETER = 41, 63
 _REDUCE, _REDUCE_WINDOW, _SLICE, _TRANSPOSE, _TUPLE = 70, 72, 92, 98, 100
+_ROLES = (_CONVOLUTION, _COPY, _DOT, _DYNAMIC_UPDATE_SLICE, _FUSION, _PARAMETER,
+          _REDUCE, _REDUCE_WINDOW, _TRANSPOSE, _TUPLE)  # Of `opcode_is`.
 # Opcodes without vector instructions; the others count one.
 _FREE_OPCODES = (11, 13, 24, 26, 34, 41, 45, 48, 63, 75, 100)
 _transposed = tf.linalg.matrix_transpose
@@ -1589,6 +1598,7 @@ class _NodeRows(NamedTuple):
   order: tf.Tensor       # [rows, 6, 6], 1 for a physical and its logical one
   padded: tf.Tensor      # [rows, 1], elements of whole layout tiles
   padded_bytes: tf.Tensor  # [rows, 1]
+  WIDTHS = 1, 1, _DIMS, _DIMS, _DIMS, _DIMS * _DIMS, 1, 1
 
 
 class _Nodes:
@@ -1605,6 +1615,8 @@ class _Nodes:
   def __init__(self, graph: _Graph, raw: tf.Tensor, hardware: _Hardware):
     self._graph, self.kernel_of = graph, graph.kernel_of
     self._number = tf.range(graph.nodes)  # int32 [nodes]
+    self._is = dict(zip(_ROLES, tf.unstack(_as_float(  # [nodes] each
+        tf.equal(graph.opcode[:, tf.newaxis], _ROLES)), axis=1)))
     self.column = {name: raw[:, first:first + number]  # [nodes, columns]
                    for name, (first, number) in _NODE_COLUMNS.items()}
     number = tf.cast(tf.clip_by_value(  # int32 [nodes]
@@ -1622,6 +1634,10 @@ class _Nodes:
     self.padded = _product(
         tf.math.ceil(self.size / self.unit) * self.unit)[:, tf.newaxis]
     self.padded_bytes = self.element_bytes * self.padded
+    self._rows = tf.concat([  # [nodes, 58], in the order of `_NodeRows`
+        self.rank, self.elements, self.shape, self.size, self.unit,
+        tf.reshape(self.order, [-1, _DIMS * _DIMS]), self.padded,
+        self.padded_bytes], 1)
     self._find_roles(hardware)
 
   def _read_sizes(self) -> tf.Tensor:
@@ -1645,12 +1661,13 @@ class _Nodes:
 
   def rows(self, index: tf.Tensor) -> _NodeRows:
     """Of nodes, int32 [rows]."""
-    return _NodeRows(*(tf.gather(getattr(self, name), index)
-                       for name in _NodeRows._fields))
+    rows = _NodeRows(*tf.split(
+        tf.gather(self._rows, index), _NodeRows.WIDTHS, 1))
+    return rows._replace(order=tf.reshape(rows.order, [-1, _DIMS, _DIMS]))
 
   def opcode_is(self, opcode: int) -> tf.Tensor:
     """1 on nodes with that opcode: [nodes]."""
-    return _as_float(self._graph.opcode == opcode)
+    return self._is[opcode]
 
   def _lay_out(self, hardware: _Hardware) -> None:
     """Sets `order`, `size` and `unit` by the layout, else row-major."""
@@ -1978,7 +1995,8 @@ class _Geometry:
     # Bounds in elements are of logical dimensions, others of physical ones.
     dims = tf.where(hardware.in_elements > 0, tf.concat(  # [kernels, 12, 6]
         [tiled.order, filters.order], 1), [_EYE + _EYE])
-    bound = tf.reduce_sum(dims * _PLACES, 2) + tf.repeat(_BOUNDS, _DIMS)
+    bound = tf.reduce_sum(dims * _PLACES, 2) + [
+        first for first in _BOUNDS for _ in _PLACES]
     bound = tf.where(tf.reduce_sum(dims, 2) > 0, bound, float(
         _TABLE_WIDTHS['config']))
     return _Loops(
@@ -2521,8 +2539,8 @@ class _Columns:
         tf.gather(covered, both), [0, 1, _DIMS, _DIMS + 1])
     per_summand = tf.reduce_max(  # [2 kernels, 6, 1]
         tf.gather(s.per_element, both)[..., _DIMS:]
-        * tf.repeat(loops.features[:, tf.newaxis, _DIMS:], 2, 0), 2,
-        keepdims=True)
+        * tf.reshape(tf.stack(2 * [loops.features[:, _DIMS:]], 1),
+                     [-1, 1, _DIMS]), 2, keepdims=True)
     is_summed = minor(_as_float(per_summand > 0), [0, _DIMS])
     size = tf.reshape(tf.gather(s.tile_bytes, both), [-1, 2, 1])  # In bytes.
     sizes = tf.reshape(tf.concat([size, tf.ones_like(size)], 2), [-1, 4, 1])
