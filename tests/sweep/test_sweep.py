@@ -62,8 +62,11 @@ def test_failures_are_rows_until_they_are_tried_again(swept):
   assert list(board.trials['state']) == [trials.FINISHED, trials.FAILED]
   assert list(board.trials['error']) == ['', 'out of memory']
   assert swept(**failing)[1].done == []
-  board, crew = swept(retry_failed=True, **failing)
+  # A search copies the failure; the grid's second attempt comes after it.
+  swept(search={'method': 'random', 'configurations': 2}, **failing)
+  _, crew = swept(retry_failed=True, **failing)
   assert widths(crew.done) == [(13, 0)]
+  board, _ = swept(**failing)
   assert list(board.trials['attempts']) == [1, 2]
 
 

@@ -184,11 +184,14 @@ def end(study: Any, number: int, result: dict[str, Any],
 def rows(out: str) -> dict[str, dict[str, Any]]:
   """Key of a trial -> its row; of several attempts the last."""
   storage = _storage(out)
-  return {trial.user_attrs['trial']['key']: {
-      **_row(trial), 'study': summary.study_name}
-          for summary in storage.get_all_studies()
-          for trial in storage.get_all_trials(summary._study_id, deepcopy=False)
-          if 'trial' in trial.user_attrs}
+  attempts = [(trial, summary.study_name)
+              for summary in storage.get_all_studies() for trial in
+              storage.get_all_trials(summary._study_id, deepcopy=False)
+              if 'trial' in trial.user_attrs]
+  # Another study may have copied a failure before it was tried again.
+  return {trial.user_attrs['trial']['key']: {**_row(trial), 'study': study}
+          for trial, study in sorted(
+              attempts, key=lambda attempt: attempt[0].datetime_start)}
 
 
 # Of a row, what came of a trial.
