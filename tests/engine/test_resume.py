@@ -106,6 +106,8 @@ def test_a_run_killed_before_it_saves_its_model_is_saved(
   scoring.load_ranker(
       result.model_dir, LoadSettings(models_py=tiny_models.__file__))
   assert resume.finished_run(settings, origin.of_training(settings))
+  relative = dataclasses.replace(settings, data_root=os.path.relpath(data_root))
+  assert resume.finished_run(relative, origin.of_training(relative))
   other = dataclasses.replace(settings, epochs=7)
   assert not resume.finished_run(other, origin.of_training(other))
 

@@ -2,6 +2,7 @@
 
 import gzip
 import math
+import os
 import pathlib
 
 import pytest
@@ -135,6 +136,14 @@ def test_no_two_groups_have_one_name(tmp_path):
     first, second = runs.grouped(both)
     assert first.name != second.name
     assert len({*runs.short_names(both).values()}) == 2
+
+
+def test_a_run_that_is_removed_meanwhile_keeps_its_time(tmp_path):
+  path = write_run(tmp_path, run_info())
+  os.utime(path, (0, 1e9))
+  (run,), _ = runs.find([str(tmp_path)])
+  os.remove(path)
+  assert run.record([1])['written'].startswith('2001-09-0')
 
 
 def test_of_a_damaged_curve_nothing_is_read(tmp_path):

@@ -62,8 +62,11 @@ def test_failures_are_rows_until_they_are_tried_again(swept):
   assert list(board.trials['state']) == [trials.FINISHED, trials.FAILED]
   assert list(board.trials['error']) == ['', 'out of memory']
   assert swept(**failing)[1].done == []
-  board, crew = swept(retry_failed=True, **failing)
+  # A search copies the failure; the grid's second attempt comes after it.
+  swept(search={'method': 'random', 'configurations': 2}, **failing)
+  _, crew = swept(retry_failed=True, **failing)
   assert widths(crew.done) == [(13, 0)]
+  board, _ = swept(**failing)
   assert list(board.trials['attempts']) == [1, 2]
 
 
@@ -136,16 +139,21 @@ def test_a_search_goes_on_with_what_it_drew(swept):
             'kwargs': {'width': {'min': 1.0, 'max': 1000.0, 'log': True}},
             'models': ['TinyRanker', {'model': 'TinyRanker',
                                       'settings': {'lr': [0.1, 0.2]}}]}
-  with pytest.raises(KeyboardInterrupt):
-    swept(interrupted_after=5, **search)
-  before = widths(swept.crew.done)
+  before = []
+  for done in (5, 1):  # Within the seeds of a configuration, and between.
+    with pytest.raises(KeyboardInterrupt):
+      swept(interrupted_after=done, **search)
+    before += widths(swept.crew.done)
   board, crew = swept(**search)
   after = widths(crew.done)
   # The sixth was begun, but not done.
-  assert after[0] == (before[-1][0], 1) and len(set(before + after)) == 12
+  assert before[5] == (before[4][0], 1) and len(set(before + after)) == 12
   assert sum(board.groups['trials']) == 12
-  assert list(board.trials['attempts']).count(2) == 1
+  assert list(board.trials['attempts']).count(2) == 2
   assert swept(**search)[1].done == []
+  # The search learns from all, also from those that were still to begin.
+  study, = (storage := trials._storage(str(swept.out))).get_all_studies()
+  assert all(trial.params for trial in storage.get_all_trials(study._study_id))
   more = {**search, 'search': {**search['search'], 'configurations': 8}}
   assert len(swept(**more)[1].done) == 4
   # Other seeds: another search.

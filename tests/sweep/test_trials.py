@@ -98,16 +98,15 @@ def test_a_trial_is_an_ordinary_run(trial):
 @pytest.mark.slow
 def test_a_trial_that_is_broken_off_is_resumed(trial, monkeypatch):
   _, whole = trials.run(dataclasses.replace(trial, key='cd' * 8))
-  with monkeypatch.context() as patch:
-    asked = iter(range(100))
-    # Twice an epoch: after its steps, and at its end.
-    patch.setattr(pool, 'is_wanted', lambda: next(asked) < 3)
-    with pytest.raises(KeyboardInterrupt):
-      trials.run(trial)
   epochs = []
   began = callbacks.Record.on_epoch_begin
   monkeypatch.setattr(callbacks.Record, 'on_epoch_begin', lambda self, epoch,
                       logs=None: (epochs.append(epoch), began(self, epoch)))
+  with monkeypatch.context() as patch:
+    patch.setattr(pool, 'is_wanted', lambda: 1 not in epochs)
+    with pytest.raises(KeyboardInterrupt):
+      trials.run(trial)
+  del epochs[:]
   state, result = trials.run(trial)
   assert state == trials.FINISHED
   assert epochs and epochs[0] > 0  # The first was not done again.
@@ -137,6 +136,9 @@ def test_poor_trials_end_early(trial):
   state, result = trials.run(poor)
   assert (state, result['epochs']) == (trials.STOPPED, 1)
   assert 'top5' in result['values']  # It was measured all the same.
+  # A sweep that was killed before it noted this asks again.
+  assert trials.is_poor(poor, 1, 0.5)
+  assert trials.run(poor)[0] == trials.STOPPED
   trials.end(studied, poor.number, {**result, 'state': state}, None)
   row = trials.rows(trial.out)['b' * 16]
   assert (row['state'], row['run']) == (trials.STOPPED, result['run'])

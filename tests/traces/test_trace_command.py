@@ -84,6 +84,9 @@ def test_the_tables(capsys, trace, learned):
           if line.startswith('element-wise'))
   assert row == ['element-wise', '1', '10.000', '8.000', '0.800', '0.200',
                  '0.200']
+  learned.write_text(learned.read_text().replace('a GPU",', 'a V100",'))
+  *_, err = run(capsys, trace, '--step=2', f'--hardware={learned}')
+  assert "of a GPU, but predicted are times of the calibration's a V100" in err
 
 
 def test_a_step_takes_what_its_kernels_are_predicted_to_take(tmp_path):

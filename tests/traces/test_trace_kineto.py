@@ -78,6 +78,8 @@ def test_a_step_has_what_it_launched_whenever_that_ran():
   assert whole.steps == (1, 2) and len(whole.work) == 2
   with pytest.raises(UserError, match='has no step 3; its steps are: 1, 2'):
     kineto.steps_of(trace, range(2, 4))
+  with pytest.raises(UserError, match='its steps are: none; leave out --step'):
+    kineto.steps_of(trace._replace(calls=[]), [1])
 
 
 # ------------------------------------------------------------------ bad traces

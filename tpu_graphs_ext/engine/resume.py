@@ -30,8 +30,9 @@ from tpu_graphs_ext.errors import UserError
 
 _log = logging.getLogger(__name__)
 
-# Settings that do not change the model: a resumed run may differ here.
-_FREE_SETTINGS = ('resume', 'cache_dir', 'tensorboard')
+# Settings that do not change the model: a resumed run may differ here. Of the
+# data the content counts.
+_FREE_SETTINGS = ('resume', 'cache_dir', 'tensorboard', 'data_root')
 
 _STARTED = 'started.json'
 # What a run and TensorFlow write into its folder; `ckpt-1_temp` is a folder.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import itertools
 import json
 import os
@@ -56,6 +57,7 @@ class Run:
             ('train files', info.get('data', {}), 'train')) if key in of},
         'host': info.get('host', "the baseline's script")}
     self.models_py = ''  # The file to load its class from, if one is named.
+    self.written = 0.0  # When its run file was, which may since have gone.
     try:
       curve = pd.DataFrame(info.get('train_curve', {}), dtype=float)
     except (ValueError, TypeError):
@@ -76,8 +78,8 @@ class Run:
         'seed': self.info.get('seed'), 'epochs': len(self.curve),
         'best_epoch': None if opa.empty else opa.idxmax(),
         'best_opa': opa.max(), 'minutes': seconds and seconds / 60,
-        'written': time.strftime('%Y-%m-%d %H:%M', time.localtime(
-            os.path.getmtime(self.run_path))),
+        'written': time.strftime(
+            '%Y-%m-%d %H:%M', time.localtime(self.written)),
         **{f'final_{k}': errors.get(str(k)) for k in ks}}
 
 
@@ -139,6 +141,8 @@ def _read(path: str, problems: list[str]) -> Run:
   """The run of a run file; raises UserError if it is missing or damaged."""
   info = artifacts.read_run_file(path)
   run = Run(path, info, None)
+  with contextlib.suppress(OSError):
+    run.written = os.path.getmtime(path)
   artifacts.check_run(path, info, run.task)
   model_dir = os.path.join(os.path.dirname(path), f'model_{run.name}')
   if os.path.isdir(model_dir):

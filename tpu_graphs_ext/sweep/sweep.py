@@ -76,6 +76,7 @@ class _Sweep:
     self._rows = trials.rows(out)  # By the keys of all trials of the folder.
     self._over: dict[str, dict[str, Any]] = {}  # Rows of this sweep's trials.
     self._begun: dict[str, Trial] = {}
+    self._params: dict[str, Any] = {}  # Optuna's, of what a search has drawn.
     self._known = self._known_configurations()
     self._still_open = [trial for configuration in self._known
                         for trial in self._open_trials(configuration)]
@@ -117,6 +118,7 @@ class _Sweep:
                    for space in self._grid.models):
           raise ValueError('it names another models.py than the grid')
         drawn[configuration.text] = configuration
+        self._params.setdefault(configuration.text, trial.params)
     return list(drawn.values())[:self._grid.search.configurations]
 
   def _open_trials(self, configuration: Configuration) -> Iterator[Trial]:
@@ -138,11 +140,8 @@ class _Sweep:
       if not opened:
         self._copy(asked, configuration)
       for trial in opened.values():
-        if 'trial' in asked.user_attrs:  # It is another seed's.
-          self._study.enqueue_trial(asked.params)
-          asked = self._study.ask()
-          self._grid.drawn(asked)
         yield trial.key, self._begin(trial, asked)
+        asked = None
 
   def _drawn(self) -> Iterator[tuple[Any, Configuration]]:
     """The search's missing configurations, with Optuna's trials of them."""
@@ -160,6 +159,7 @@ class _Sweep:
         continue
       self._study.sampler = sampler
       drawn.add(configuration.text)
+      self._params[configuration.text] = asked.params
       yield asked, configuration
 
   def _copy(self, asked: Any, configuration: Configuration) -> None:
@@ -178,13 +178,23 @@ class _Sweep:
     if (row.get('state'), row.get('study')) == (STARTED, trial.study):
       begun = trials.running(self._study, row['number'])
     else:
-      begun = asked or self._study.ask()
+      begun = asked or self._asked(trial.configuration)
     begun.set_user_attr('trial', {
         'key': trial.key, **dataclasses.asdict(trial.configuration),
         'seed': trial.seed, 'data_root': trial.data_root})
     begun.set_user_attr('attempts', row.get('attempts', 0) + 1)
     self._begun[trial.key] = dataclasses.replace(trial, number=begun.number)
     return self._begun[trial.key]
+
+  def _asked(self, configuration: Configuration) -> Any:
+    """Another Optuna trial, of what a search drew with its parameters."""
+    params = self._params.get(configuration.text)
+    if params:
+      self._study.enqueue_trial(params)
+    asked = self._study.ask()
+    if params:
+      self._grid.drawn(asked)
+    return asked
 
   def _note(self, outcome: pool.Outcome) -> None:
     trial = self._begun[outcome.key]

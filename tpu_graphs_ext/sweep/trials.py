@@ -184,11 +184,14 @@ def end(study: Any, number: int, result: dict[str, Any],
 def rows(out: str) -> dict[str, dict[str, Any]]:
   """Key of a trial -> its row; of several attempts the last."""
   storage = _storage(out)
-  return {trial.user_attrs['trial']['key']: {
-      **_row(trial), 'study': summary.study_name}
-          for summary in storage.get_all_studies()
-          for trial in storage.get_all_trials(summary._study_id, deepcopy=False)
-          if 'trial' in trial.user_attrs}
+  attempts = [(trial, summary.study_name)
+              for summary in storage.get_all_studies() for trial in
+              storage.get_all_trials(summary._study_id, deepcopy=False)
+              if 'trial' in trial.user_attrs]
+  # Another study may have copied a failure before it was tried again.
+  return {trial.user_attrs['trial']['key']: {**_row(trial), 'study': study}
+          for trial, study in sorted(
+              attempts, key=lambda attempt: attempt[0].datetime_start)}
 
 
 # Of a row, what came of a trial.
@@ -228,7 +231,9 @@ def is_poor(trial: Trial, epochs: int, opa: float) -> bool:
       pruner=_pruner(trial.prune))
   reporting = running(study, trial.number)
   reporting.report(opa if study.direction.name == 'MAXIMIZE' else -opa, epochs)
-  return reporting.should_prune()
+  if reporting.should_prune():  # Not again if a killed trial repeats the epoch.
+    reporting.set_user_attr('poor', True)
+  return 'poor' in reporting.user_attrs
 
 
 def run(trial: Trial) -> tuple[str, dict[str, Any]]:
@@ -239,17 +244,20 @@ def run(trial: Trial) -> tuple[str, dict[str, Any]]:
   """
   from tpu_graphs_ext.engine import saved_weights
   start = time.monotonic()
-  state, result = _trained(trial)
-  info = result.run_info
+  result = _trained(trial)
+  info, settings = result.run_info, result.run_info['settings']
   opa = info['train_curve']['val_opa']
   best = max(range(len(opa)), key=opa.__getitem__)
+  # By the run, as what began it may have been killed after its last epoch.
+  is_whole = len(opa) == settings['epochs'] or (
+      0 < settings['early_stop'] < len(opa) - best)
   values = {'opa': opa[best], **{
       f'top{k}': slowdown
       for k, slowdown in info['final_error'].get('val', {}).items()}}
   for measure, key in TASKS[trial.task].final:
     if measure not in ('slowdown', 'opa'):
       values[measure] = info[key].get('val')
-  return state, {
+  return FINISHED if is_whole or not trial.prune else STOPPED, {
       'run': os.path.basename(result.model_dir)[len('model_'):],
       'values': {name: float(value) for name, value in values.items()
                  if value is not None and math.isfinite(value)},
@@ -258,8 +266,8 @@ def run(trial: Trial) -> tuple[str, dict[str, Any]]:
           result.model_dir)), 'seconds': time.monotonic() - start}
 
 
-def _trained(trial: Trial) -> tuple[str, Any]:
-  """(how it ended, the result of `train`)."""
+def _trained(trial: Trial) -> Any:
+  """The result of `train`."""
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
   import tensorflow as tf
 
@@ -268,7 +276,6 @@ def _trained(trial: Trial) -> tuple[str, Any]:
 
   class Ending(tf.keras.callbacks.Callback):
     """Ends a run that nobody wants, which can be resumed, or that is poor."""
-    state = FINISHED
 
     def on_train_batch_end(self, batch, logs=None):
       if not pool.is_wanted():
@@ -278,14 +285,12 @@ def _trained(trial: Trial) -> tuple[str, Any]:
       self.on_train_batch_end(epoch)
       if trial.prune and is_poor(
           trial, epoch + 1, float(logs['val_opa_metric'])):
-        self.state, self.model.stop_training = STOPPED, True
+        self.model.stop_training = True
 
   threads.one_for_each_operation()
   while True:
-    ending = Ending()
     try:
-      result = train.train(trial.settings(), [ending])
-      return ending.state, result
+      return train.train(trial.settings(), [Ending()])
     except InUseError:  # A killed sweep's worker on a cluster still trains it.
       if not pool.is_wanted():
         raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import hashlib
 import json
+import logging
 import os
 import re
 from collections.abc import Sequence
@@ -16,6 +17,8 @@ import pandas as pd
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.traces import calibrate, kinds, kineto, replay, sizes
 from tpu_graphs_ext.traces.calibrate import Calibration
+
+_log = logging.getLogger(__name__)
 
 ALL = 'all of these'
 COLUMNS = ['kernel', 'operator', 'kind', 'start_us', 'measured_us',
@@ -92,6 +95,9 @@ def compared(path: str, steps: Optional[Sequence[int]],
              learned: Calibration) -> Comparison:
   """Predicts a trace's kernels and steps; raises UserError as `calibrated`."""
   trace = _work_of(path, steps)
+  if trace.gpu != learned.gpu:
+    _log.warning('%s: is of %s, but predicted are times of the calibration\'s '
+                 '%s', path, trace.gpu, learned.gpu)
   rows, means, recorded, known = [], {}, {}, {}
   # The best guess of a duration in whole microseconds is whole.
   whole = all(each.duration_us.is_integer() for each in trace.all_work)

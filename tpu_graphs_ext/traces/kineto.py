@@ -173,7 +173,8 @@ def steps_of(trace: Trace, wanted: Optional[Sequence[int]]) -> Trace:
   chosen = sorted(marks) if wanted is None else wanted
   if missing := {*chosen} - {*marks}:
     raise UserError(f'{trace.path}: has no step {min(missing)}; its steps are: '
-                    + ', '.join(map(str, sorted(marks))))
+                    + (', '.join(map(str, sorted(marks)))
+                       or 'none; leave out --step'))
   if not chosen:
     return trace
   start = min(marks[step].start for step in chosen)
