@@ -109,7 +109,7 @@ def test_64_bits_and_a_pallas_kernel_alone_are_errors(rank, capsys):
 
 
 BLOCKS = """
-import functools, jax, jax.numpy as jnp, numpy as np, types
+import functools, jax, jax.numpy as jnp, numpy as np, sys, types
 from tpu_graphs_ext.hlo import lowering
 from tpu_graphs_ext.serving import pallas_kernel
 
@@ -143,6 +143,23 @@ assert b'replica-id' not in lowering.lower(jax.pmap(jnp.sin), (run(
 layer = jax.tree_util.Partial(jnp.dot, np.ones((8, 128), 'float32'))
 x = jax.ShapeDtypeStruct((128, 8), 'float32')
 assert b'constant' not in lowering.lower(layer, x)
+
+
+class Keras:  # A layer of Keras 3 on JAX.
+  __module__ = 'keras.src.layers'
+  trainable_variables = [types.SimpleNamespace(value=jnp.ones((8, 128)))]
+  non_trainable_variables = []
+  get_config = None
+
+  def stateless_call(self, trainable, kept, x):
+    return trainable[0] @ x, kept
+
+
+sys.modules['keras'] = types.SimpleNamespace(
+    backend=types.SimpleNamespace(backend=lambda: 'jax'))
+assert lowering.is_jax(Keras()) and not lowering._signature(Keras())
+text = lowering.lower(Keras(), x)
+assert b'constant' not in text and b'dot' in text
 # Not so a function that itself has a shape, as an operator may.
 operator = functools.partial(jnp.sin)
 operator.shape, operator.dtype = (8, 8), np.dtype('float32')

@@ -186,7 +186,8 @@ def _signature(function) -> tuple:
   declared = getattr(function, 'input_signature', None)
   if declared is None and callable(function):
     declared = getattr(function.__call__, 'input_signature', None)
-  if declared is None and hasattr(function, 'get_config'):
+  if (declared is None and hasattr(function, 'get_config')
+      and not is_jax(function)):
     import tensorflow as tf
     declared = [tf.TensorSpec(each.shape, each.dtype)
                 for each in getattr(function, 'inputs', None) or ()]
@@ -202,8 +203,15 @@ def _lower_jax(function, arguments: tuple) -> bytes:
   import jax
   _pass_over_prints()
   name = getattr(function, '__name__', type(function).__name__)
-  if any(leaf is not function and hasattr(leaf, 'shape')
-         for leaf in jax.tree_util.tree_leaves(function)):
+  if hasattr(function, 'stateless_call'):  # Of Keras, which hides its weights.
+    model = function
+    arguments = (*([each.value for each in variables] for variables in (
+        model.trainable_variables, model.non_trainable_variables)), *arguments)
+
+    def function(*inputs):
+      return model.stateless_call(*inputs)[0]
+  elif any(leaf is not function and hasattr(leaf, 'shape')
+           for leaf in jax.tree_util.tree_leaves(function)):
     # A module, whose weights and state would be constants.
     arguments = function, *arguments
 
@@ -424,7 +432,9 @@ def is_jax(function, arguments: tuple = ()) -> bool:
     roots.add(getattr(inner, '__globals__', {}).get(
         '__name__', '').split('.')[0])
     if roots & (_JAX_LIBRARIES | _TF_LIBRARIES):
-      return not roots & _TF_LIBRARIES
+      return not roots & _TF_LIBRARIES or (
+          hasattr(inner, 'stateless_call')  # Of Keras 3.
+          and sys.modules['keras'].backend.backend() == 'jax')
     inner = next((within for within in (
         getattr(inner, name, None) for name in (
             '__self__', 'func', '__wrapped__')) if within is not None), None)
