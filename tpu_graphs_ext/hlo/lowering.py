@@ -401,7 +401,8 @@ def _import(target: str) -> Any:
             'that has it with --jax_python') if needs_jax else ''
     raise UserError(
         f'{target}: {module_name} cannot be imported from {os.getcwd()} or '
-        f'PYTHONPATH ({type(error).__name__}: {reason_of(error)}){hint}'
+        f'PYTHONPATH by {sys.executable} '
+        f'({type(error).__name__}: {reason_of(error)}){hint}'
     ) from error
   try:
     return operator.attrgetter(attribute)(module)
