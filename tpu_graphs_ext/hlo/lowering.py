@@ -328,7 +328,8 @@ def _lower_tensorflow(function, arguments: tuple) -> bytes:
     values = {**dict(enumerate(leaves)), **dict(zip(tensors, values))}
     return function(*tf.nest.pack_sequence_as(arguments, list(values.values())))
 
-  flat.__name__ = getattr(function, '__name__', 'function')
+  # AutoGraph would read a '<lambda>' as one, and leave its loops as they are.
+  flat.__name__ = getattr(function, '__name__', 'function').strip('<>')
   return tf.function(flat, jit_compile=True).experimental_get_compiler_ir(
       *tensors.values())(stage='hlo_serialized')
 
