@@ -183,7 +183,9 @@ def test_blocks_are_checked_by_the_compiler(rank, capsys):
   assert rank('product', 'bf16[32,8192] bf16[8192,1024]', '--check',
               '--blocks=16x8192x512', '--vmem_limit=100', '--tpu=v5e',
               '--json') == 0
-  choice, = json.loads(capsys.readouterr().out)['choices']
+  printed = capsys.readouterr()
+  assert 'compiling' not in printed.err  # A progress bar, with --quiet.
+  choice, = json.loads(printed.out)['choices']
   assert choice['refusal'] == '' and choice['vmem_limit_bytes'] == 18 * 2 ** 20
 
 
