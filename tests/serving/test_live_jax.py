@@ -160,6 +160,32 @@ sys.modules['keras'] = types.SimpleNamespace(
 assert lowering.is_jax(Keras()) and not lowering._signature(Keras())
 text = lowering.lower(Keras(), x)
 assert b'constant' not in text and b'dot' in text
+
+
+@jax.tree_util.register_pytree_node_class
+class Flax:  # A module of Flax, which changes its own state.
+  def __init__(self, *leaves):
+    self.w, self.kept = leaves
+
+  def tree_flatten(self):
+    return (self.w, self.kept), None
+
+  @classmethod
+  def tree_unflatten(cls, _, leaves):
+    return cls(*leaves)
+
+
+def step(module, batch):
+  module.w = module.w + 1
+  batch['x'] = batch['x'] + 1  # Not a result.
+  return module.w.sum()
+
+
+for_tpu, lowering._for_tpu = lowering._for_tpu, (
+    lambda jitted, arguments: jax.eval_shape(jitted, *arguments))
+results = lowering.lower(step, (Flax(x, x), {'x': x}))
+assert [each.shape for each in results] == [(), (128, 8)], results
+lowering._for_tpu = for_tpu
 # Not so a function that itself has a shape, as an operator may.
 operator = functools.partial(jnp.sin)
 operator.shape, operator.dtype = (8, 8), np.dtype('float32')

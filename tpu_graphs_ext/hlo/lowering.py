@@ -234,8 +234,13 @@ def _lower_jax(function, arguments: tuple) -> bytes:
     return _for_tpu(function, filled(abstract.values()))
 
   def flat(*arrays):
-    returned = function(*filled(arrays))
-    return [leaf for leaf in jax.tree_util.tree_leaves(returned)
+    given, known = filled(arrays), set(map(id, arrays))
+    returned = function(*given)
+    # A module of Flax changes its own state, which is a result then.
+    changed = [leaf for leaf in jax.tree_util.tree_leaves(
+        [each for each in given if not isinstance(each, (dict, list, tuple))])
+               if id(leaf) not in known]
+    return [leaf for leaf in [*jax.tree_util.tree_leaves(returned), *changed]
             if hasattr(leaf, 'dtype')]  # A module has functions too.
 
   flat.__name__ = name
