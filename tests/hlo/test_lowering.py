@@ -48,6 +48,13 @@ def fails(x):
 def silent(x):
   raise ValueError
 
+def in_a_loop(x):
+  for _ in tf.range(3):
+    x = tf.tanh(x)
+  return x
+
+of_a_lambda = lambda x: in_a_loop(x)
+
 def nested(inputs, bias):
   return inputs['x'] + bias
 
@@ -141,6 +148,9 @@ def test_functions_of_modules_and_files(module_name):
       'dot'].shape.dimensions) == [4, 2]
   assert list(nodes(lowered(f'{module_name}:nested', 'arguments'))[
       'add'].shape.dimensions) == [4, 8]
+  # In its own process: AutoGraph remembers what it has read.
+  assert b'while' in subprocesses.lower_named(
+      f'{module_name}.py:of_a_lambda', 'f32[8]')
 
 
 class Served(tf.Module):

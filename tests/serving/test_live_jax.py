@@ -109,7 +109,7 @@ def test_64_bits_and_a_pallas_kernel_alone_are_errors(rank, capsys):
 
 
 BLOCKS = """
-import functools, jax, jax.numpy as jnp, numpy as np, types
+import functools, jax, jax.numpy as jnp, numpy as np, sys, types
 from tpu_graphs_ext.hlo import lowering
 from tpu_graphs_ext.serving import pallas_kernel
 
@@ -146,6 +146,49 @@ assert b'constant' not in lowering.lower(layer, x)
 # Kernels that copy an argument have its name; a number is none.
 assert b"table['w']" in lowering.lower(lambda table, by: table['w'] * by,
                                        ({'w': x}, 2))
+
+
+class Keras:  # A layer of Keras 3 on JAX.
+  __module__ = 'keras.src.layers'
+  trainable_variables = [types.SimpleNamespace(value=jnp.ones((8, 128)))]
+  non_trainable_variables = []
+  get_config = None
+
+  def stateless_call(self, trainable, kept, x):
+    return trainable[0] @ x, kept
+
+
+sys.modules['keras'] = types.SimpleNamespace(
+    backend=types.SimpleNamespace(backend=lambda: 'jax'))
+assert lowering.is_jax(Keras()) and not lowering._signature(Keras())
+text = lowering.lower(Keras(), x)
+assert b'constant' not in text and b'dot' in text
+
+
+@jax.tree_util.register_pytree_node_class
+class Flax:  # A module of Flax, which changes its own state.
+  def __init__(self, *leaves):
+    self.w, self.kept = leaves
+
+  def tree_flatten(self):
+    return (self.w, self.kept), None
+
+  @classmethod
+  def tree_unflatten(cls, _, leaves):
+    return cls(*leaves)
+
+
+def step(module, batch):
+  module.w = module.w + 1
+  batch['x'] = batch['x'] + 1  # Not a result.
+  return module.w.sum()
+
+
+for_tpu, lowering._for_tpu = lowering._for_tpu, (
+    lambda jitted, arguments: jax.eval_shape(jitted, *arguments))
+results = lowering.lower(step, (Flax(x, x), {'x': x}))
+assert [each.shape for each in results] == [(), (128, 8)], results
+lowering._for_tpu = for_tpu
 # Not so a function that itself has a shape, as an operator may.
 operator = functools.partial(jnp.sin)
 operator.shape, operator.dtype = (8, 8), np.dtype('float32')
@@ -169,7 +212,9 @@ def test_blocks_are_checked_by_the_compiler(rank, capsys):
   assert rank('product', 'bf16[32,8192] bf16[8192,1024]', '--check',
               '--blocks=16x8192x512', '--vmem_limit=100', '--tpu=v5e',
               '--json') == 0
-  choice, = json.loads(capsys.readouterr().out)['choices']
+  printed = capsys.readouterr()
+  assert 'compiling' not in printed.err  # A progress bar, with --quiet.
+  choice, = json.loads(printed.out)['choices']
   assert choice['refusal'] == '' and choice['vmem_limit_bytes'] == 18 * 2 ** 20
 
 

@@ -252,7 +252,7 @@ def _from_compiled(name: str, program: tpu_compiler.CompiledProgram,
   kernels = [kernel for kernel in program.kernels if _has_tiles(kernel)]
   if program.pallas:
     written = (f'{shortened(program.pallas)}: written in Pallas, so the author '
-               'chooses the blocks, and the compiler no tile')
+               "(you, a library or the compiler) chooses the blocks")
     if not kernels:
       raise UserError(f'{name}: has no kernel to rank. {written}. If it is one '
                       'matrix product, rank its blocks: --blocks usual with a '

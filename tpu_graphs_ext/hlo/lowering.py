@@ -186,7 +186,8 @@ def _signature(function) -> tuple:
   declared = getattr(function, 'input_signature', None)
   if declared is None and callable(function):
     declared = getattr(function.__call__, 'input_signature', None)
-  if declared is None and hasattr(function, 'get_config'):
+  if (declared is None and hasattr(function, 'get_config')
+      and not is_jax(function)):
     import tensorflow as tf
     declared = [tf.TensorSpec(each.shape, each.dtype)
                 for each in getattr(function, 'inputs', None) or ()]
@@ -202,8 +203,15 @@ def _lower_jax(function, arguments: tuple) -> bytes:
   import jax
   _pass_over_prints()
   name = getattr(function, '__name__', type(function).__name__)
-  if any(leaf is not function and hasattr(leaf, 'shape')
-         for leaf in jax.tree_util.tree_leaves(function)):
+  if hasattr(function, 'stateless_call'):  # Of Keras, which hides its weights.
+    model = function
+    arguments = (*([each.value for each in variables] for variables in (
+        model.trainable_variables, model.non_trainable_variables)), *arguments)
+
+    def function(*inputs):
+      return model.stateless_call(*inputs)[0]
+  elif any(leaf is not function and hasattr(leaf, 'shape')
+           for leaf in jax.tree_util.tree_leaves(function)):
     # A module, whose weights and state would be constants.
     arguments = function, *arguments
 
@@ -226,8 +234,14 @@ def _lower_jax(function, arguments: tuple) -> bytes:
     return _for_tpu(function, filled(abstract.values()))
 
   def flat(*arguments):
-    returned = function(*filled(jax.tree_util.tree_leaves(arguments)))
-    return [leaf for leaf in jax.tree_util.tree_leaves(returned)
+    arrays = jax.tree_util.tree_leaves(arguments)
+    given, known = filled(arrays), set(map(id, arrays))
+    returned = function(*given)
+    # A module of Flax changes its own state, which is a result then.
+    changed = [leaf for leaf in jax.tree_util.tree_leaves(
+        [each for each in given if not isinstance(each, (dict, list, tuple))])
+               if id(leaf) not in known]
+    return [leaf for leaf in [*jax.tree_util.tree_leaves(returned), *changed]
             if hasattr(leaf, 'dtype')]  # A module has functions too.
 
   flat.__name__, flat.__wrapped__ = name, function  # Its names of arguments.
@@ -322,7 +336,8 @@ def _lower_tensorflow(function, arguments: tuple) -> bytes:
     values = {**dict(enumerate(leaves)), **dict(zip(tensors, values))}
     return function(*tf.nest.pack_sequence_as(arguments, list(values.values())))
 
-  flat.__name__ = getattr(function, '__name__', 'function')
+  # AutoGraph would read a '<lambda>' as one, and leave its loops as they are.
+  flat.__name__ = getattr(function, '__name__', 'function').strip('<>')
   return tf.function(flat, jit_compile=True).experimental_get_compiler_ir(
       *tensors.values())(stage='hlo_serialized')
 
@@ -395,7 +410,8 @@ def _import(target: str) -> Any:
             'that has it with --jax_python') if needs_jax else ''
     raise UserError(
         f'{target}: {module_name} cannot be imported from {os.getcwd()} or '
-        f'PYTHONPATH ({type(error).__name__}: {reason_of(error)}){hint}'
+        f'PYTHONPATH by {sys.executable} '
+        f'({type(error).__name__}: {reason_of(error)}){hint}'
     ) from error
   try:
     return operator.attrgetter(attribute)(module)
@@ -426,7 +442,9 @@ def is_jax(function, arguments: tuple = ()) -> bool:
     roots.add(getattr(inner, '__globals__', {}).get(
         '__name__', '').split('.')[0])
     if roots & (_JAX_LIBRARIES | _TF_LIBRARIES):
-      return not roots & _TF_LIBRARIES
+      return not roots & _TF_LIBRARIES or (
+          hasattr(inner, 'stateless_call')  # Of Keras 3.
+          and sys.modules['keras'].backend.backend() == 'jax')
     inner = next((within for within in (
         getattr(inner, name, None) for name in (
             '__self__', 'func', '__wrapped__')) if within is not None), None)

@@ -43,7 +43,8 @@ def checked(ranking: Any, jax_python: str) -> Any:
   topology = libtpu.topology_of(ranking.tpu)
   choices = []
   with tempfile.TemporaryDirectory(prefix='tpu_graphs_ext') as folder:
-    for choice in tqdm(ranking.choices, 'compiling', unit='block', leave=False):
+    for choice in tqdm(ranking.choices, 'compiling', unit='block', leave=False,
+                       disable=None):
       path = os.path.join(folder, f'blocks_{choice.index}.py')
       with open(path, 'w', encoding='utf-8') as file:
         file.write(_PROGRAM.format(
