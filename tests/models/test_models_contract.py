@@ -282,14 +282,23 @@ def test_two_epochs_without_nan_rank_better_than_chance(
   assert max(curve['val_opa']) > 0.6
 
 
+def test_loop_nests_are_traced_once_for_all_models(monkeypatch):
+  def scores():
+    model = checks.make('AnalyticTileModel' + checks.RAW)
+    return model.forward(checks.batch_of(KERNELS, STATS), 10)
+
+  expected = scores()
+  monkeypatch.delattr(load_models.models_module(), '_Nodes')
+  np.testing.assert_array_equal(scores(), expected)
+
+
 @pytest.mark.slow
 def test_later_epochs_and_savings_trace_nothing(tmp_path, monkeypatch):
   """Traces of geometry take most of the time of a short run."""
   models = load_models.models_module()
-  made, init = [], models._Nodes.__init__
-  monkeypatch.setattr(
-      models._Nodes, '__init__',
-      lambda self, *args: made.append(self) or init(self, *args))
+  made, tiles = [], models._Geometry.tiles
+  monkeypatch.setattr(models._Geometry, 'tiles',
+                      lambda *args: made.append(args) or tiles(*args))
   model = checks.make('AnalyticTileModel' + checks.RAW, averaging=.9)
   model.compile(loss=CombinedLoss(), optimizer=tf.keras.optimizers.Adam(1e-3))
   data = tf.data.Dataset.from_tensors(
