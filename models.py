@@ -344,7 +344,7 @@ class _Graph:
   def sum_of(self, of: str, x: tf.Tensor) -> tf.Tensor:
     """Sums `x` over the 'consumers', the 'producers' or 'both' of each node, 0
     without any: float32 [nodes, ...] -> same."""
-    if x.shape.rank == 1:
+    if x.shape.rank == 1:  # Half the operations.
       senders, receivers = self.edges[of]
       return tf.math.unsorted_segment_sum(
           tf.gather(x, senders), receivers, self.nodes)
@@ -1634,10 +1634,9 @@ class _Nodes:
     self.padded = _product(
         tf.math.ceil(self.size / self.unit) * self.unit)[:, tf.newaxis]
     self.padded_bytes = self.element_bytes * self.padded
-    self._rows = tf.concat([  # [nodes, 58], in the order of `_NodeRows`
-        self.rank, self.elements, self.shape, self.size, self.unit,
-        tf.reshape(self.order, [-1, _DIMS * _DIMS]), self.padded,
-        self.padded_bytes], 1)
+    every = _NodeRows(*(getattr(self, name) for name in _NodeRows._fields))
+    self._rows = tf.concat(every._replace(  # [nodes, 58], gathered at once
+        order=tf.reshape(self.order, [-1, _DIMS * _DIMS])), 1)
     self._find_roles(hardware)
 
   def _read_sizes(self) -> tf.Tensor:

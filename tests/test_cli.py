@@ -160,7 +160,7 @@ def test_config(tmp_path, capsys):
   args = app.parse(['kaggle-csv', '--out=o', f'--config={path}'])
   assert args.layout == ['a.csv', 'b.csv']
   for content, error in (('{"epoch": 3}', 'unrecognized arguments: --epoch=3 '
-                          f'(typed, or in {path}); see '),
+                          f'(on the command line or in {path}); see '),
                          ('[1]', 'must be a JSON object of flags'),
                          ('{', 'is not JSON')):
     path.write_text(content)

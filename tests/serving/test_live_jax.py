@@ -186,8 +186,12 @@ def step(module, batch):
 
 for_tpu, lowering._for_tpu = lowering._for_tpu, (
     lambda jitted, arguments: jax.eval_shape(jitted, *arguments))
-results = lowering.lower(step, (Flax(x, x), {'x': x}))
-assert [each.shape for each in results] == [(), (128, 8)], results
+for nested in lambda module: module, lambda module: {'model': [module]}:
+  results = lowering.lower(
+      lambda module, batch: step(jax.tree_util.tree_leaves(
+          module, is_leaf=lambda each: isinstance(each, Flax))[0], batch),
+      (nested(Flax(x, x)), {'x': x}))
+  assert [each.shape for each in results] == [(), (128, 8)], results
 lowering._for_tpu = for_tpu
 # Not so a function that itself has a shape, as an operator may.
 operator = functools.partial(jnp.sin)

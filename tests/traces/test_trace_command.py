@@ -86,7 +86,8 @@ def test_the_tables(capsys, trace, learned):
                  '0.200']
   learned.write_text(learned.read_text().replace('a GPU",', 'a V100",'))
   *_, err = run(capsys, trace, '--step=2', f'--hardware={learned}')
-  assert "of a GPU, but predicted are times of the calibration's a V100" in err
+  assert ('recorded on a GPU, but the calibration, and so each prediction, is '
+          'for a V100') in err
 
 
 def test_a_step_takes_what_its_kernels_are_predicted_to_take(tmp_path):

@@ -2,8 +2,8 @@
 
 For `candidates`, `explain`, `rank` and the report. The rules are `_Geometry`'s
 in models.py, without a model. The kernels of a program are read together and op
-by op, a third of a second with TensorFlow's start; its models' trace takes a
-second, and pays only where kernels come one by one.
+by op, a third of a second with TensorFlow's start; the trace that models share
+takes a second, and pays only where kernels come one by one.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ _EVERY_VERB = (
 
 class _Parser(argparse.ArgumentParser):
   """Says in one line what is wrong with a command."""
-  where = ''  # The flags stand, if not only on the command line.
+  where = ''  # Names the --config file, whose flag may be the wrong one.
 
   def error(self, message: str) -> NoReturn:
     self.exit(2, f'{self.prog}: error: {message}{self.where}; see {self.prog} '
@@ -130,7 +130,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
       words[1:1] = [*_read_config(config), f'--config={config}']
     task = early.parse_known_args(words)[0].task
     verb = make_parser([name], TASKS.get(task, TILE)).verbs[name]
-    verb.where = f' (typed, or in {config})' if config else ''
+    verb.where = f' (on the command line or in {config})' if config else ''
     switches = {flag for action in verb._actions if action.type is flags.boolean
                 for flag in action.option_strings}
     # --json FILE as --json=true FILE, so that a switch takes no file.

@@ -203,20 +203,7 @@ def _lower_jax(function, arguments: tuple) -> bytes:
   import jax
   _pass_over_prints()
   name = getattr(function, '__name__', type(function).__name__)
-  if hasattr(function, 'stateless_call'):  # Of Keras, which hides its weights.
-    model = function
-    arguments = (*([each.value for each in variables] for variables in (
-        model.trainable_variables, model.non_trainable_variables)), *arguments)
-
-    def function(*inputs):
-      return model.stateless_call(*inputs)[0]
-  elif any(leaf is not function and hasattr(leaf, 'shape')
-           for leaf in jax.tree_util.tree_leaves(function)):
-    # A module, whose weights and state would be constants.
-    arguments = function, *arguments
-
-    def function(module, *inputs):
-      return module(*inputs)
+  function, arguments = _with_weights(function, arguments)
   leaves, structure = jax.tree_util.tree_flatten(arguments)
   abstract = {place: _abstract(leaf) for place, leaf in enumerate(leaves)
               if hasattr(leaf, 'shape') and hasattr(leaf, 'dtype')}
@@ -236,18 +223,34 @@ def _lower_jax(function, arguments: tuple) -> bytes:
   def flat(*arguments):
     arrays = jax.tree_util.tree_leaves(arguments)
     given, known = filled(arrays), set(map(id, arrays))
+    modules = jax.tree_util.tree_leaves(given, is_leaf=lambda each: (
+        not isinstance(each, (dict, list, tuple))))
     returned = function(*given)
     # A module of Flax changes its own state, which is a result then.
-    changed = [leaf for leaf in jax.tree_util.tree_leaves(
-        [each for each in given if not isinstance(each, (dict, list, tuple))])
+    changed = [leaf for leaf in jax.tree_util.tree_leaves(modules)
                if id(leaf) not in known]
     return [leaf for leaf in [*jax.tree_util.tree_leaves(returned), *changed]
             if hasattr(leaf, 'dtype')]  # A module has functions too.
 
-  flat.__name__, flat.__wrapped__ = name, function  # Its names of arguments.
-  # None is no leaf.
+  flat.__name__, flat.__wrapped__ = name, function  # For arguments' names.
+  # None is no leaf of JAX's, so that static arguments drop out.
   return _for_tpu(jax.jit(flat), jax.tree_util.tree_unflatten(
       structure, map(abstract.get, range(len(leaves)))))
+
+
+def _with_weights(function, arguments: tuple) -> tuple:
+  """(function, arguments), with the weights of a module, which would else be
+  constants, among the arguments."""
+  import jax
+  if hasattr(function, 'stateless_call'):  # Of Keras, which hides them.
+    values = ([each.value for each in variables] for variables in (
+        function.trainable_variables, function.non_trainable_variables))
+    return (lambda weights, state, *inputs: function.stateless_call(
+        weights, state, *inputs)[0], (*values, *arguments))
+  if any(leaf is not function and hasattr(leaf, 'shape')
+         for leaf in jax.tree_util.tree_leaves(function)):
+    return lambda module, *inputs: module(*inputs), (function, *arguments)
+  return function, arguments
 
 
 def _abstract(leaf):

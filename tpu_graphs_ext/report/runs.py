@@ -57,7 +57,7 @@ class Run:
             ('train files', info.get('data', {}), 'train')) if key in of},
         'host': info.get('host', "the baseline's script")}
     self.models_py = ''  # The file to load its class from, if one is named.
-    self.written = 0.0  # When its run file was, which may since have gone.
+    self.written = 0.0  # Time of its run file, which may be gone by now.
     try:
       curve = pd.DataFrame(info.get('train_curve', {}), dtype=float)
     except (ValueError, TypeError):

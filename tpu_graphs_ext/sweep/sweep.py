@@ -187,7 +187,7 @@ class _Sweep:
     return self._begun[trial.key]
 
   def _asked(self, configuration: Configuration) -> Any:
-    """Another Optuna trial, of what a search drew with its parameters."""
+    """A new Optuna trial; of a drawn configuration with its parameters."""
     params = self._params.get(configuration.text)
     if params:
       self._study.enqueue_trial(params)

@@ -231,7 +231,8 @@ def is_poor(trial: Trial, epochs: int, opa: float) -> bool:
       pruner=_pruner(trial.prune))
   reporting = running(study, trial.number)
   reporting.report(opa if study.direction.name == 'MAXIMIZE' else -opa, epochs)
-  if reporting.should_prune():  # Not again if a killed trial repeats the epoch.
+  # Optuna does not say so again when a killed trial repeats the epoch.
+  if reporting.should_prune():
     reporting.set_user_attr('poor', True)
   return 'poor' in reporting.user_attrs
 
@@ -248,7 +249,7 @@ def run(trial: Trial) -> tuple[str, dict[str, Any]]:
   info, settings = result.run_info, result.run_info['settings']
   opa = info['train_curve']['val_opa']
   best = max(range(len(opa)), key=opa.__getitem__)
-  # By the run, as what began it may have been killed after its last epoch.
+  # Read from the run: the sweep may have been killed after the last epoch.
   is_whole = len(opa) == settings['epochs'] or (
       0 < settings['early_stop'] < len(opa) - best)
   values = {'opa': opa[best], **{

@@ -96,8 +96,8 @@ def compared(path: str, steps: Optional[Sequence[int]],
   """Predicts a trace's kernels and steps; raises UserError as `calibrated`."""
   trace = _work_of(path, steps)
   if trace.gpu != learned.gpu:
-    _log.warning('%s: is of %s, but predicted are times of the calibration\'s '
-                 '%s', path, trace.gpu, learned.gpu)
+    _log.warning('%s: recorded on %s, but the calibration, and so each '
+                 'prediction, is for %s', path, trace.gpu, learned.gpu)
   rows, means, recorded, known = [], {}, {}, {}
   # The best guess of a duration in whole microseconds is whole.
   whole = all(each.duration_us.is_integer() for each in trace.all_work)
